@@ -15,6 +15,7 @@
 // Sources: Dao et al., "FlashAttention" (2022); Dao, "FlashAttention-2" (2023); Shah et al., "FlashAttention-3" (2024).
 #include "ptxkit/attention/mma_tiles.cuh"
 #include "ptxkit/attention/sequence.cuh"
+#include "ptxkit/attention/wgmma_tiles.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
@@ -143,21 +144,8 @@ __device__ __forceinline__ void store_rows(float (&o)[D / 2], OnlineSoftmax& sof
     const unsigned lane = laneid();
     softmax.finish();
     scale_rows(o, {softmax.normalization(0), softmax.normalization(1)});
-#pragma unroll
-    for (int i = 0; i < D / 2; i += 2) {
-        const unsigned offset = tile_offset<ROWS>(row + lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2);
-        *reinterpret_cast<unsigned*>(tile + offset) = Convert<T>::pack(o[i], o[i + 1]);
-    }
-    __syncwarp();
-    constexpr int lanes = D / 8;  // that store a row
-#pragma unroll
-    for (int r = lane / lanes; r < 16; r += 32 / lanes) {
-        const unsigned column = lane % lanes * 8;
-        if (query + r < sequence.q_count) {
-            *reinterpret_cast<uint4*>(out + (size_t(sequence.q_first + query + r) * heads + head) * D + column) =
-                *reinterpret_cast<const uint4*>(tile + tile_offset<ROWS>(row + r, column));
-        }
-    }
+    store_through_tile<ROWS, D>(o, tile, row, out + (size_t(sequence.q_first + query) * heads + head) * D,
+                                size_t(heads) * D, sequence.q_count - query);
     const int first = query + lane / 4;
     if (lane % 4 == 0) {
 #pragma unroll
@@ -238,15 +226,6 @@ __global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k
 // ---------------------------------------------------------------------------------------------------------------------
 // Specialized, by TMA and wgmma
 
-template <int N>
-__device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, bf16) {
-    wgmma_bf16(s, a, b, add);
-}
-template <int N>
-__device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, f16) {
-    wgmma_f16(s, a, b, add);
-}
-
 // Parameters of attention_specialized. The description gives them by name (AttentionTile in
 // ptxkit/kernels/attention/attention.py).
 template <int D_, int CONSUMERS_, int BN_, int STAGES_, bool OVERLAP_, bool PING_PONG_, int REGISTERS_>
@@ -263,20 +242,6 @@ struct AttentionTile {
     static constexpr int q_bytes = BM * D * 2, tile_bytes = BN * D * 2;
     static constexpr int k = q_bytes, v = k + STAGES * tile_bytes, barriers = v + STAGES * tile_bytes;
     static constexpr int bytes = barriers + 8 * (2 + 4 * STAGES);
-};
-
-// A tile of BM queries of a head of a sequence.
-struct AttentionWork {
-    int tile, head, sequence;
-
-    // Work item `index` of tiles x heads x sequences. All tiles of a head come before the next head, so that CTAs that
-    // run at the same time share keys and values in L2; with a causal mask the last tiles, which take longest, first.
-    __device__ __forceinline__ AttentionWork(unsigned index, unsigned tiles, unsigned heads, bool reversed) {
-        const unsigned t = index % tiles;
-        tile = reversed ? tiles - 1 - t : t;
-        head = index / tiles % heads;
-        sequence = index / tiles / heads;
-    }
 };
 
 // What a consumer warpgroup computes of a tile of queries, in registers: `sums` become the results.
@@ -298,15 +263,7 @@ struct Consumer {
 
     // Starts s = q k^T.
     __device__ __forceinline__ void start_scores() {
-        const unsigned k_tile = k_tiles + k_at.stage * Tile::tile_bytes;
-        wgmma_fence();
-#pragma unroll
-        for (int d = 0; d < D; d += 16) {
-            const unsigned box = d / 64, column = d % 64 * 2;
-            multiply(s, matrix_descriptor_128B(q_rows + box * BM * 128 + column),
-                     matrix_descriptor_128B(k_tile + box * BN * 128 + column), d > 0, T());
-        }
-        wgmma_commit_group();
+        ptxkit::start_scores<BM, BN, D>(s, q_rows, k_tiles + k_at.stage * Tile::tile_bytes, T());
     }
 
     // Starts sums += p v.

@@ -1,6 +1,7 @@
 // Gradients of layer normalization y = (x - mean) * rstd * gamma + beta: dx, dgamma and dbeta from x, dy, gamma and the
 // statistics that the forward kernel stored; x and dy in f32, f16 or bf16, rows contiguous. cu/ptxkit/rows/backward.cuh
-// has the formulas.
+// has the formulas. The kernels `layernorm_activation_backward_...` compute the gradients of activation(y), for which
+// they also read beta.
 //
 // Variants:
 // - unfused, `layernorm_backward_normalize` to `layernorm_backward_sum`: nine launches, one per operation, as in a
@@ -29,7 +30,20 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_normalize(const T*
 
 template <class T, int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) layernorm_backward_weigh(const T* dy, const T* gamma, float* w, int cols) {
-    weigh_elements<T, THREADS, ELEMENTS>(dy, gamma, w, cols);
+    weigh_elements<T, T, THREADS, ELEMENTS>(dy, gamma, w, cols);
+}
+
+template <class T, Activation A, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) layernorm_activation_backward_derive(const T* dy, const float* n,
+                                                                                const T* gamma, const T* beta,
+                                                                                float* dz, int cols) {
+    before_activation_elements<A, T, THREADS, ELEMENTS>(dy, n, gamma, beta, dz, cols);
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) layernorm_activation_backward_weigh(const float* dz, const T* gamma,
+                                                                               float* w, int cols) {
+    weigh_elements<float, T, THREADS, ELEMENTS>(dz, gamma, w, cols);
 }
 
 template <class T, int THREADS, int ELEMENTS>
@@ -102,4 +116,44 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_streamed(const T* 
                                                                        const float* means, const float* rstds, T* dx,
                                                                        int rows, int cols) {
     backward_chunked_row<true, T, THREADS, VECTORS, CTAS>(x, dy, gamma, means, rstds, dx, rows, cols);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The same with an activation
+
+template <class T, Activation A, int THREADS, bool KEEP>
+__global__ void __launch_bounds__(THREADS) layernorm_activation_backward_fused(const T* x, const T* dy, const T* gamma,
+                                                                               const T* beta, const float* means,
+                                                                               const float* rstds, T* dx, int cols) {
+    backward_row<true, T, THREADS, KEEP, A>(x, dy, gamma, means, rstds, dx, cols, beta);
+}
+
+template <class T, Activation A, int THREADS>
+__global__ void __launch_bounds__(THREADS) layernorm_activation_backward_columns(
+    const T* x, const T* dy, const T* gamma, const T* beta, const float* means, const float* rstds, T* dgamma, T* dbeta,
+    int rows, int cols) {
+    column_gradients<true, T, THREADS, A>(x, dy, means, rstds, dgamma, dbeta, rows, cols, gamma, beta);
+}
+
+template <class T, Activation A, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_activation_backward_vectorized(
+    const T* x, const T* dy, const T* gamma, const T* beta, const float* means, const float* rstds, T* dx,
+    float* gammas, float* betas, int rows, int cols) {
+    backward_rows<true, T, Tile, A>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols, beta);
+}
+
+template <class T, Activation A, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS + 32 * producer_warps<Tile::THREADS, Tile::THREADS / Tile::LANES>,
+                                  Tile::CTAS_PER_SM)
+layernorm_activation_backward_warp_specialized(const T* x, const T* dy, const T* gamma, const T* beta,
+                                               const float* means, const float* rstds, T* dx, float* gammas,
+                                               float* betas, int rows, int cols) {
+    backward_rows_warp_specialized<true, T, Tile, A>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols, beta);
+}
+
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS>
+__global__ void __launch_bounds__(THREADS) layernorm_activation_backward_streamed(
+    const T* x, const T* dy, const T* gamma, const T* beta, const float* means, const float* rstds, T* dx, int rows,
+    int cols) {
+    backward_chunked_row<true, T, THREADS, VECTORS, CTAS, A>(x, dy, gamma, means, rstds, dx, rows, cols, beta);
 }

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_backward_normalize(const T* x
 
 template <class T, int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) rmsnorm_backward_weigh(const T* dy, const T* gamma, float* w, int cols) {
-    weigh_elements<T, THREADS, ELEMENTS>(dy, gamma, w, cols);
+    weigh_elements<T, T, THREADS, ELEMENTS>(dy, gamma, w, cols);
 }
 
 template <class T, int THREADS, int ELEMENTS>

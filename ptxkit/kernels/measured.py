@@ -261,6 +261,17 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             GemmTiles((256, 128), H200_FACTS.sms + 1, ({"BM": 256, "BN": 128},)),
             GemmTiles((256, 128), 0, ({"BM": 256, "BN": 128, "CLUSTER_N": 1, "GROUP": 16},)),
         ),
+        # Blocks are those of rows of gate and of up.
+        "sparse_swiglu_ffn:step4_multicast": (
+            GemmTiles((200, 256), 900, ({"BM": 200},)),
+            GemmTiles((176, 256), 300, ({"BM": 176},)),
+            GemmTiles((128, 256), 0, ({"BM": 128, "CLUSTER_N": 1},), min_side=65),
+            GemmTiles((64, 128), 0, ({"BM": 64, "BN": 128, "CONSUMERS": 1, "CLUSTER_N": 1, "REGISTERS": 0, "STAGES": 8},)),
+        ),
+        "swiglu_ffn:step3_multicast": (
+            GemmTiles((128, 256), 99, ({},), min_side=128),
+            GemmTiles((64, 128), 0, ({**one_consumer, "CLUSTER_M": 1},)),
+        ),
         "matmul_wgmma:step8_tma_store": (
             # reading half as much from L2 is faster for these sizes, and slower for smaller ones
             GemmTiles((128, 256), 99, ({"CLUSTER_M": 2, "GROUP": 8},), min_side=8192),

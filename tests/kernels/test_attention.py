@@ -9,7 +9,8 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels.attention.attention import Attention, causal_pairs
+from ptxkit.kernels.attention.attention import Attention
+from ptxkit.kernels.attention.sizes import causal_pairs
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass

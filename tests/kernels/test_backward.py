@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.kernels.rows.layernorm import Layernorm
+from ptxkit.kernels.rows.layernorm import Layernorm, gelu_tanh
 from ptxkit.kernels.rows.layernorm_backward import LayernormBackward
 from ptxkit.kernels.rows.rmsnorm import Rmsnorm
 from ptxkit.kernels.rows.rmsnorm_backward import RmsnormBackward
@@ -18,6 +18,7 @@ from ptxkit.workload.inputs import dtype_of
 
 KERNELS = [LayernormBackward, RmsnormBackward]
 VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]
+ACTIVATIONS = {"relu": lambda z: np.maximum(z, 0), "gelu": gelu_tanh}
 EPS = 1e-3
 f32 = np.float32
 
@@ -51,6 +52,26 @@ def test_the_reference_is_what_differences_say(kernel):
             assert gradient[index] == pytest.approx(difference, rel=1e-6, abs=1e-8), (name, index)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_reference_with_activation_is_what_differences_say(activation):
+    rng = np.random.default_rng(8)
+    x, dy = rng.normal(size=(2, 3, 6))
+    gamma, beta = rng.normal(size=(2, 6))
+    kept = forward(LayernormBackward, x, gamma, beta)[1]
+    workload = LayernormBackward(rows=3, cols=6, activation=activation)
+    gradients = workload.reference(x=x, dy=dy, gamma=gamma, beta=beta, **kept)
+    step = 1e-6
+    for name, gradient in gradients.items():
+        for index in np.ndindex(gradient.shape):
+            values = []
+            for h in (step, -step):
+                moved = {"dx": x.copy(), "dgamma": gamma.copy(), "dbeta": beta.copy()}
+                moved[name][index] += h
+                y = forward(LayernormBackward, moved["dx"], moved["dgamma"], moved["dbeta"])[0]
+                values.append((dy * ACTIVATIONS[activation](y)).sum())
+            assert gradient[index] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-6, abs=1e-8), name
+
+
 @pytest.mark.parametrize(("kernel", "norm"), [(LayernormBackward, Layernorm), (RmsnormBackward, Rmsnorm)])
 def test_inputs_are_what_the_forward_kernel_keeps(kernel, norm):
     workload = kernel(rows=5, cols=40)
@@ -63,8 +84,8 @@ def test_inputs_are_what_the_forward_kernel_keeps(kernel, norm):
         np.testing.assert_allclose(inputs[name], kept[name], rtol=1e-6, atol=1e-7)
 
 
-def case_of(device, kernel, rows, cols, dtype="f32", scale=1.0, offset=0.0):
-    workload = kernel(rows=rows, cols=cols, dtype=dtype)
+def case_of(device, kernel, rows, cols, dtype="f32", scale=1.0, offset=0.0, **options):
+    workload = kernel(rows=rows, cols=cols, dtype=dtype, **options)
     inputs = workload.inputs(np.random.default_rng(rows + cols))
     if scale != 1.0 or offset:
         x = (inputs["x"].astype(np.float64) * scale + offset).astype(dtype_of(dtype))
@@ -112,6 +133,57 @@ def test_fused_is_unfused_bit_for_bit(device, kernel, cols):
     unfused, fused = (check(case, name) for name in ("unfused", "fused"))
     for name in unfused:
         np.testing.assert_array_equal(unfused[name].view(np.uint32), fused[name].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("activation", "rows", "cols", "dtype"),
+    [("gelu", 1, 1, "f32"), ("relu", 40, 8, "f32"), ("gelu", 9, 333, "bf16"), ("gelu", 70, 264, "f16")],
+)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_activations(device, variant, activation, rows, cols, dtype):
+    check(case_of(device, LayernormBackward, rows, cols, dtype, activation=activation), variant)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("cols", [260, 12289])
+def test_fused_is_unfused_bit_for_bit_with_an_activation(device, cols, activation):
+    case = case_of(device, LayernormBackward, 5, cols, activation=activation)
+    unfused, fused = (check(case, name) for name in ("unfused", "fused"))
+    for name in unfused:
+        np.testing.assert_array_equal(unfused[name].view(np.uint32), fused[name].view(np.uint32))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_derivatives_of_large_and_invalid_arguments(device, variant):
+    """gelu has the derivatives 0 and 1 far from 0, and NaN for NaN, without products of infinity and 0."""
+    workload = LayernormBackward(rows=2, cols=8, activation="gelu")
+    inputs = workload.inputs(np.random.default_rng(0))
+    inputs["gamma"][:] = 0
+    inputs["beta"][:] = [-1e30, 1e30, -np.inf, np.inf, -11, 11, np.nan, -0.5]
+    inputs["dy"][:] = 1
+    case = execute.Case(workload, device, inputs=inputs)
+    execute.run(case, workload.variant(variant), None, {} if variant in ("unfused", "fused") else None)
+    np.testing.assert_allclose(case.outputs()["dbeta"], 2 * np.array([0, 1, 0, 1, 0, 1, np.nan, 0.13263]), atol=1e-5)
+
+
+@pytest.mark.parametrize("smem_gamma", [False, True])
+@pytest.mark.parametrize(("cols", "cluster"), [(240, 1), (1000, 2), (1001, 2)])
+def test_producer_warps_with_an_activation(device, cols, cluster, smem_gamma):
+    """beta in registers or in shared memory, padded columns included; copies complete as late as is legal."""
+    if device.kind == "emulator":
+        device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
+    case = case_of(device, LayernormBackward, 70, cols, activation="gelu")
+    tile = {"THREADS": 64, "VECTORS": 2, "CLUSTER": cluster, "PARTIALS": 8, "STAGES": 2}
+    check(case, "pipelined", tile | {"SMEM_GAMMA": smem_gamma})
+
+
+def test_relu_is_not_tested_where_rounding_decides_its_derivative():
+    workload = LayernormBackward(rows=64, cols=4096, activation="relu")
+    given = workload.inputs(np.random.default_rng(0))
+    n = (given["x"].astype(np.float64) - given["mean"][:, None]) * given["rstd"][:, None]
+    z = n * given["gamma"] + given["beta"]
+    assert (given["dy"][np.abs(z) <= 1e-7] == 0).all()
+    assert (given["dy"] == 0).mean() < 1e-4
 
 
 @pytest.mark.parametrize("scale", [1e-15, 1e15])

@@ -142,6 +142,7 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     cp_async_bulk_wait_group_read<1>();
     cp_async_bulk_wait_group<0>();
     st_async_shared_cluster(a, b, b);
+    st_async_shared_cluster(a, float2(), b);
     st_async_shared_cluster(a, float4(), b);
     red_async_shared_cluster_add_u32(a, 1, b);
     out[3] = getctarank_shared_cluster(a) + swizzled<128>(a);
@@ -191,7 +192,8 @@ __global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long lo
 __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long long descriptor, float* x) {
     unsigned m1[1] = {}, m2[2] = {}, m4[4] = {};
     float d[4] = {}, d64[32] = {}, d128[64] = {}, d176[88] = {}, d192[96] = {}, d200[100] = {}, d256[128] = {};
-    int integers[4] = {};
+    int integers[4] = {}, i8[4] = {}, i16[8] = {}, i32[16] = {}, i64[32] = {}, i128[64] = {}, i256[128] = {};
+    float d8[4] = {}, d16[8] = {}, d32[16] = {};
     setmaxnreg_dec<200>();
     setmaxnreg_inc<240>();
     ldmatrix_x1(m1, a);
@@ -211,6 +213,7 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     mma_sync_m16n8k16_f32_f16_f16(d, m4, m2);
     mma_sync_m16n8k8_f32_tf32_tf32(d, m4, m2);
     mma_sync_m16n8k32_s32_s8_s8(integers, m4, m2);
+    mma_sync_m16n8k32_f32_e4m3_e4m3(d, m4, m2);
     mma_sync_m16n8k32_mxf8f6f4_e4m3(d, m4, m2, a, a, 3, 1, 3);
     mma_sync_m16n8k32_mxf8f6f4_e5m2(d, m4, m2, a, a, 3, 1, 3);
     mma_sync_m16n8k64_mxf4_2X(d, m4, m2, a, a, 2, 1, 3);
@@ -218,6 +221,12 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     mma_sp_sync_m16n8k32_f32_bf16_bf16<0>(d, m4, m4, a);
     mma_sp_sync_m16n8k32_f32_f16_f16<1>(d, m4, m4, a);
     wgmma_fence();
+    wgmma_mma_async_m64n8k16_f32_bf16_bf16(d8, descriptor, descriptor, a);
+    wgmma_mma_async_m64n16k16_f32_bf16_bf16(d16, descriptor, descriptor, a);
+    wgmma_mma_async_m64n32k16_f32_bf16_bf16(d32, descriptor, descriptor, a);
+    wgmma_mma_async_m64n8k16_f32_f16_f16(d8, descriptor, descriptor, a);
+    wgmma_mma_async_m64n16k16_f32_f16_f16(d16, descriptor, descriptor, a);
+    wgmma_mma_async_m64n32k16_f32_f16_f16(d32, descriptor, descriptor, a);
     wgmma_mma_async_m64n64k16_f32_bf16_bf16(d64, descriptor, descriptor, a);
     wgmma_mma_async_m64n128k16_f32_bf16_bf16(d128, descriptor, descriptor, a);
     wgmma_mma_async_m64n192k16_f32_bf16_bf16(d192, descriptor, descriptor, a);
@@ -232,6 +241,12 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n64k16_f32_f16_f16(d64, m4, descriptor, a);
     wgmma_mma_async_m64n128k16_f32_f16_f16(d128, m4, descriptor, a);
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, m4, descriptor, a);
+    wgmma_mma_async_m64n64k32_f32_e4m3_e4m3(d64, descriptor, descriptor, a);
+    wgmma_mma_async_m64n128k32_f32_e4m3_e4m3(d128, descriptor, descriptor, a);
+    wgmma_mma_async_m64n64k32_f32_e4m3_e4m3(d64, m4, descriptor, a);
+    wgmma_mma_async_m64n128k32_f32_e4m3_e4m3(d128, m4, descriptor, a);
+    wgmma_mma_async_m64n64k16_f32_bf16_bf16<1>(d64, descriptor, descriptor, a);
+    wgmma_mma_async_m64n64k16_f32_f16_f16<1>(d64, descriptor, descriptor, a);
     wgmma_mma_async_sp_m64n64k32_f32_bf16_bf16<0>(d64, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n128k32_f32_bf16_bf16<0>(d128, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n176k32_f32_bf16_bf16<0>(d176, descriptor, descriptor, a, a);
@@ -250,10 +265,22 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_sp_m64n192k64_f32_e4m3_e4m3(d192, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n200k64_f32_e4m3_e4m3(d200, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n256k64_f32_e4m3_e4m3(d256, descriptor, descriptor, a, a);
+    wgmma_mma_async_m64n8k32_s32_s8_s8(i8, descriptor, descriptor, a);
+    wgmma_mma_async_m64n16k32_s32_s8_s8(i16, descriptor, descriptor, a);
+    wgmma_mma_async_m64n32k32_s32_s8_s8(i32, descriptor, descriptor, a);
+    wgmma_mma_async_m64n64k32_s32_s8_s8(i64, descriptor, descriptor, a);
+    wgmma_mma_async_m64n128k32_s32_s8_s8(i128, descriptor, descriptor, a);
+    wgmma_mma_async_m64n256k32_s32_s8_s8(i256, descriptor, descriptor, a);
+    wgmma_mma_async_m64n8k32_f32_e4m3_e4m3(d, descriptor, descriptor, a);
+    wgmma_mma_async_m64n16k32_f32_e4m3_e4m3(d16, descriptor, descriptor, a);
+    wgmma_mma_async_m64n32k32_f32_e4m3_e4m3(d32, descriptor, descriptor, a);
+    wgmma_mma_async_m64n256k32_f32_e4m3_e4m3(d256, descriptor, descriptor, a);
     wgmma_commit_group();
     wgmma_wait_group<0>();
     warpgroup_fence_operand(d256);
-    x[threadIdx.x] = d[0] + d64[0] + d128[0] + d192[0] + d256[0] + integers[0] + m1[0];
+    warpgroup_fence_operand(i256);
+    x[threadIdx.x] = i8[0] + i16[0] + i32[0] + i64[0] + i128[0] + i256[0] + d8[0] + d16[0] + d32[0];
+    x[threadIdx.x] += d[0] + d64[0] + d128[0] + d192[0] + d256[0] + integers[0] + m1[0];
 }
 """
 

@@ -77,6 +77,15 @@ def test_a_barrier_for_each_group(name, tile):
     assert function.resources.barriers == 8
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("variant", ["vectorized", "pipelined"])
+def test_gradients_with_an_activation_do_not_spill(variant, dtype):
+    for rows, cols in SIZES:
+        workload = registry.get("layernorm_backward")(rows=rows, cols=cols, dtype=dtype, activation="gelu")
+        for image in build(workload, workload.variant(variant), Target.parse("sm_90a")).images:
+            assert_sass(image, spills=0)
+
+
 @pytest.mark.parametrize("name", ["layernorm_quantize", "layernorm_backward", "rmsnorm_backward"])
 def test_the_tma_unit_copies_rows_ahead(name):
     workload = registry.get(name)(rows=16384, cols=4096)

@@ -12,23 +12,24 @@ __device__ __forceinline__ void mma(float* d, const unsigned (&a)[4], const unsi
     mma(*reinterpret_cast<float(*)[4]>(d), a, b, type);
 }
 
-// The offset of an element in a tile of ROWS rows.
+// The offset of an element in a tile of ROWS rows: as swizzled<128> (tensor_map.cuh) of the offset in its box, with the
+// row outside of the exclusive or, so that addresses of rows 8 apart differ by a constant.
 template <int ROWS>
 __device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned column) {
-    return column / 64 * (ROWS * 128) + swizzled<128>(row * 128 + column % 64 * 2);
+    return column / 64 * (ROWS * 128) + row * 128 + (column % 64 * 2 ^ row % 8 * 16);
 }
 
 // Copies ROWS rows, `stride` elements apart, to a tile. Rows from number `count` on are zero.
 template <int ROWS, int D, int THREADS, class T>
 __device__ __forceinline__ void copy_rows(unsigned tile, const T* from, size_t stride, int count) {
-    constexpr int atoms = D / 8;  // of a row, 16 bytes each
+    constexpr int atoms = D / 8, step = THREADS / atoms;  // 16-byte atoms of a row; rows from one copy to the next
     static_assert(ROWS * atoms % THREADS == 0, "as many atoms for each thread");
+    const int first = threadIdx.x / atoms, column = threadIdx.x % atoms * 8;
+    from += first * stride + column;
 #pragma unroll
-    for (int i = 0; i < ROWS * atoms / THREADS; i++) {
-        const int index = i * THREADS + threadIdx.x, row = index / atoms, column = index % atoms * 8;
-        const bool inside = row < count;
-        cp_async_cg_shared_global(tile + tile_offset<ROWS>(row, column), inside ? from + row * stride + column : from,
-                                  inside ? 16 : 0);
+    for (int i = 0; i < ROWS / step; i++) {
+        cp_async_cg_shared_global(tile + tile_offset<ROWS>(first + i * step, column), from + i * step * stride,
+                                  first + i * step < count ? 16 : 0);
     }
 }
 
@@ -38,7 +39,7 @@ __device__ __forceinline__ void multiply_scores(float (&s)[KEYS / 2], unsigned q
     const unsigned lane = laneid();
 #pragma unroll
     for (float& sum : s) sum = 0;
-#pragma unroll
+#pragma unroll 4
     for (int d = 0; d < D; d += 16) {
         unsigned a[4], both[4];
         ldmatrix_x4(a, q + tile_offset<Q_ROWS>(row + lane % 16, d + lane / 16 * 8));
@@ -51,16 +52,41 @@ __device__ __forceinline__ void multiply_scores(float (&s)[KEYS / 2], unsigned q
     }
 }
 
-// o += p v for the operands p of 16 keys, from number `key` of a tile v of KEYS rows.
+// o += p v for the operands p of 16 keys, from number `key` of a tile v of KEYS rows, and D columns of v from number
+// `column` on, a multiple of 16.
 template <int KEYS, int D, class T>
-__device__ __forceinline__ void multiply_values(float (&o)[D / 2], const unsigned (&p)[4], unsigned v, unsigned key) {
+__device__ __forceinline__ void multiply_values(float (&o)[D / 2], const unsigned (&p)[4], unsigned v, unsigned key,
+                                                unsigned column = 0) {
     const unsigned lane = laneid();
 #pragma unroll
     for (int j = 0; j < D / 8; j += 2) {
         unsigned both[4];
-        ldmatrix_x4_trans(both, v + tile_offset<KEYS>(key + lane % 16, 8 * j + lane / 16 * 8));
+        ldmatrix_x4_trans(both, v + tile_offset<KEYS>(key + lane % 16, column + 8 * j + lane / 16 * 8));
         mma(&o[4 * j], p, {both[0], both[1]}, T());
         mma(&o[4 * j + 4], p, {both[2], both[3]}, T());
+    }
+}
+
+// Stores a warp's 16 rows of D sums to global memory through their place in a tile of ROWS rows, from number `row`:
+// whole rows, 16 bytes for each thread. out: the first row, `stride` elements before the next. count: rows to store.
+template <int ROWS, int D, class T>
+__device__ __forceinline__ void store_through_tile(const float (&o)[D / 2], unsigned char* tile, unsigned row, T* out,
+                                                   size_t stride, int count) {
+    const unsigned lane = laneid();
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 2) {
+        const unsigned offset = tile_offset<ROWS>(row + lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2);
+        *reinterpret_cast<unsigned*>(tile + offset) = Convert<T>::pack(o[i], o[i + 1]);
+    }
+    __syncwarp();
+    constexpr int lanes = D / 8;  // that store a row
+#pragma unroll
+    for (int r = lane / lanes; r < 16; r += 32 / lanes) {
+        const unsigned column = lane % lanes * 8;
+        if (r < count) {
+            *reinterpret_cast<uint4*>(out + r * stride + column) =
+                *reinterpret_cast<const uint4*>(tile + tile_offset<ROWS>(row + r, column));
+        }
     }
 }
 

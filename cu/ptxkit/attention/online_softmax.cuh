@@ -12,19 +12,11 @@
 
 namespace ptxkit {
 
-// Maximum or sum over the four lanes that hold a row.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, shfl_sync_bfly(all_lanes, x, 1));
-    return fmaxf(x, shfl_sync_bfly(all_lanes, x, 2));
-}
-__device__ __forceinline__ float row_sum(float x) {
-    x += shfl_sync_bfly(all_lanes, x, 1);
-    return x + shfl_sync_bfly(all_lanes, x, 2);
-}
-
 // The maxima and sums of a thread's two rows. Scores are multiplied by `scale`, which includes log2(e), so that
-// exponentials are powers of two.
-struct OnlineSoftmax {
+// exponentials are powers of two. They are multiplied by 2^RAISED, which cancels in the results: an 8-bit type represents
+// exponentials up to 256 in a wider range than those up to 1.
+template <int RAISED>
+struct RaisedSoftmax {
     float scale;
     float maximum[2] = {-infinity(), -infinity()};  // of the scores so far, not multiplied by the scale
     float sum[2] = {};                                    // of this thread's exponentials
@@ -38,9 +30,9 @@ struct OnlineSoftmax {
             float highest = maximum[r];
 #pragma unroll
             for (int i = 2 * r; i < N; i += 4) highest = fmaxf(highest, fmaxf(s[i], s[i + 1]));
-            highest = row_max(highest);
-            const float base = highest == -infinity() ? 0 : highest * scale;
-            factor[r] = ex2_approx_ftz(maximum[r] * scale - base);
+            highest = warp_max<4>(highest);
+            const float base = highest == -infinity() ? 0 : highest * scale - RAISED;
+            factor[r] = ex2_approx_ftz(maximum[r] * scale - RAISED - base);
             maximum[r] = highest;
             float added = 0;
 #pragma unroll
@@ -56,7 +48,7 @@ struct OnlineSoftmax {
     // The sums of whole rows, after the last tile.
     __device__ __forceinline__ void finish() {
 #pragma unroll
-        for (int r = 0; r < 2; r++) sum[r] = row_sum(sum[r]);
+        for (int r = 0; r < 2; r++) sum[r] = warp_sum<4>(sum[r]);
     }
 
     // What the results of row r are multiplied by in the end: 0 for rows without a visible key.
@@ -65,9 +57,11 @@ struct OnlineSoftmax {
     // log(sum of exp(score)) of row r; minus infinity for rows without a visible key.
     __device__ __forceinline__ float log_sum_exp(int r) const {
         constexpr float ln2 = 0.693147180559945f;
-        return sum[r] == 0 ? -infinity() : (maximum[r] * scale + lg2_approx(sum[r])) * ln2;
+        return sum[r] == 0 ? -infinity() : (maximum[r] * scale - RAISED + lg2_approx(sum[r])) * ln2;
     }
 };
+
+using OnlineSoftmax = RaisedSoftmax<0>;
 
 // Sets the scores of invisible keys to minus infinity. key: of the tile's first column. visible[r]: the number of keys
 // that row r sees.

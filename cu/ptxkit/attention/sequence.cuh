@@ -8,6 +8,10 @@ namespace ptxkit {
 struct Sequence {
     int q_first, q_count, k_first, k_count;
 
+    // A sequence at the beginning of arrays that have no others.
+    __device__ __forceinline__ Sequence(int q_count, int k_count)
+        : q_first(0), q_count(q_count), k_first(0), k_count(k_count) {}
+
     __device__ __forceinline__ Sequence(const int* q_starts, const int* k_starts, int i)
         : q_first(q_starts[i]),
           q_count(q_starts[i + 1] - q_first),
@@ -25,6 +29,21 @@ struct Sequence {
     template <bool CAUSAL>
     __device__ __forceinline__ int visible_before(int end) const {
         return visible<CAUSAL>(min(end, q_count) - 1);
+    }
+};
+
+// A tile of queries or keys of a head of a sequence, for CTAs that compute one after the other.
+struct AttentionWork {
+    int tile, head, sequence;
+
+    // Work item `index` of tiles x heads x sequences. All tiles of a head come before the next head, so that CTAs that
+    // run at the same time share what the tiles of the head read in L2. reversed: the last tiles first, which take
+    // longest if they are of queries with a causal mask.
+    __device__ __forceinline__ AttentionWork(unsigned index, unsigned tiles, unsigned heads, bool reversed) {
+        const unsigned t = index % tiles;
+        tile = reversed ? tiles - 1 - t : t;
+        head = index / tiles % heads;
+        sequence = index / tiles / heads;
     }
 };
 

@@ -41,4 +41,25 @@ __device__ __forceinline__ float activate(float x) {
     else return x;
 }
 
+// The derivative of gelu_tanh. With s as there, x / (1 + 2^s) has the derivative r (1 - x ln(2) s'(x) (1 - r)), where
+// r = 1 / (1 + 2^s), and 1 - r = 2^s r does not cancel. The absolute error is below 2^-20. Beyond +-10 the derivative is
+// 1 or 0 to within 2^-100; the clamp prevents products of infinity and 0.
+__device__ __forceinline__ float gelu_tanh_derivative(float x) {
+    constexpr float c1 = -2.3022082f, c3 = -0.10294324f;  // of s, as in gelu_tanh
+    constexpr float d1 = 1.5957691f, d3 = 0.21406445f;    // of -ln(2) s'(x): sqrt(8/pi), and 3 * 0.044715 times that
+    x = fabsf(x) > 10.0f ? copysignf(10.0f, x) : x;       // NaN for NaN
+    const float e = ex2_approx_ftz(x * fmaf(c3, x * x, c1)), r = rcp_approx_ftz(1.0f + e);
+    return r * fmaf(x * fmaf(d3, x * x, d1), e * r, 1.0f);
+}
+
+// 1 for positive numbers and NaN, else 0, as in frameworks.
+__device__ __forceinline__ float relu_derivative(float x) { return x <= 0.0f ? 0.0f : 1.0f; }
+
+template <Activation A>
+__device__ __forceinline__ float activation_derivative(float x) {
+    static_assert(A == RELU || A == GELU, "the activations of layernorm");
+    if constexpr (A == RELU) return relu_derivative(x);
+    else return gelu_tanh_derivative(x);
+}
+
 }  // namespace ptxkit

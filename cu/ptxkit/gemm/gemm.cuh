@@ -22,7 +22,10 @@ __device__ __forceinline__ TileIndex grouped_tile(unsigned index, unsigned rows,
 // Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only if its bit is set.
 enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4 };
 
-// c is m x n, row-major, n even; bias has n elements. T: bf16 or f16.
+// The epilogue of a product. c is m x n, row-major, n even; bias has n elements. T: bf16 or f16.
+//
+// Other epilogues have the same members: of_row(row) returns what `finish` needs of a row, which is loaded once for all
+// columns; finish(x, y, row, col, of_row) and store() handle two neighbouring sums; at(), m and n describe c.
 template <int EPILOGUE, class T = bf16>
 struct Output {
     T* c;
@@ -30,9 +33,12 @@ struct Output {
     unsigned m, n;
     float alpha, beta;
 
+    struct OfRow {};
+    __device__ __forceinline__ OfRow of_row(unsigned) const { return {}; }
+
     // Two neighbouring sums in the form in which they are stored. Outside of c nothing is read, and the result is
     // unspecified.
-    __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col) const {
+    __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col, OfRow = {}) const {
         if constexpr (EPILOGUE & ALPHA) {
             x *= alpha;
             y *= alpha;
@@ -50,7 +56,7 @@ struct Output {
         return Convert<T>::pack(x, y);
     }
 
-    __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col) const {
+    __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col, OfRow = {}) const {
         if (row < m && col < n) *at(row, col) = finish(x, y, row, col);
     }
 

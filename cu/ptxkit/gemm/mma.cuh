@@ -112,27 +112,27 @@ struct Fragments {
 
 // Stores the sums directly from registers: 4 bytes per thread, 16 contiguous bytes per 4 threads. (row, col) is the
 // warp's first element.
-template <int WM, int WN, int EPILOGUE, class T>
-__device__ __forceinline__ void store_from_registers(const float (&sums)[WM / 16][WN / 8][4],
-                                                     const Output<EPILOGUE, T>& output, unsigned row, unsigned col) {
+template <int WM, int WN, class Out>
+__device__ __forceinline__ void store_from_registers(const float (&sums)[WM / 16][WN / 8][4], const Out& output,
+                                                     unsigned row, unsigned col) {
     row += laneid() / 4;
     col += laneid() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < WM / 16; i++) {
+        const auto upper = output.of_row(row + 16 * i), lower = output.of_row(row + 16 * i + 8);
 #pragma unroll
         for (int j = 0; j < WN / 8; j++) {
-            output.store(sums[i][j][0], sums[i][j][1], row + 16 * i, col + 8 * j);
-            output.store(sums[i][j][2], sums[i][j][3], row + 16 * i + 8, col + 8 * j);
+            output.store(sums[i][j][0], sums[i][j][1], row + 16 * i, col + 8 * j, upper);
+            output.store(sums[i][j][2], sums[i][j][3], row + 16 * i + 8, col + 8 * j, lower);
         }
     }
 }
 
 // Stores the sums through `box`, 16 x WN swizzled elements of shared memory that belong to the warp: 16 bytes per
 // thread, whole rows of the box.
-template <int WM, int WN, int EPILOGUE, class T>
-__device__ __forceinline__ void store_through_shared(const float (&sums)[WM / 16][WN / 8][4],
-                                                     const Output<EPILOGUE, T>& output, unsigned char* box,
-                                                     unsigned row, unsigned col) {
+template <int WM, int WN, class Out>
+__device__ __forceinline__ void store_through_shared(const float (&sums)[WM / 16][WN / 8][4], const Out& output,
+                                                     unsigned char* box, unsigned row, unsigned col) {
     constexpr int row_bytes = 2 * WN, lanes = row_bytes / 16;
     const unsigned lane = laneid();
     auto pair = [&](unsigned r, unsigned c) {
@@ -141,11 +141,12 @@ __device__ __forceinline__ void store_through_shared(const float (&sums)[WM / 16
 #pragma unroll
     for (int i = 0; i < WM / 16; i++, row += 16) {
         if (i > 0) __syncwarp();  // all lanes have read the box
+        const auto upper = output.of_row(row + lane / 4), lower = output.of_row(row + lane / 4 + 8);
 #pragma unroll
         for (int j = 0; j < WN / 8; j++) {
             const unsigned r = lane / 4, c = 8 * j + lane % 4 * 2;
-            *pair(r, c) = output.finish(sums[i][j][0], sums[i][j][1], row + r, col + c);
-            *pair(r + 8, c) = output.finish(sums[i][j][2], sums[i][j][3], row + r + 8, col + c);
+            *pair(r, c) = output.finish(sums[i][j][0], sums[i][j][1], row + r, col + c, upper);
+            *pair(r + 8, c) = output.finish(sums[i][j][2], sums[i][j][3], row + r + 8, col + c, lower);
         }
         __syncwarp();
 #pragma unroll

@@ -24,13 +24,22 @@ __device__ __forceinline__ unsigned getctarank_shared_cluster(unsigned address) 
 #endif
 }
 
-// st.async: an asynchronous store of 4 or 16 bytes to another CTA. It performs complete-tx with its size in bytes on
+// st.async: an asynchronous store of 4, 8 or 16 bytes to a CTA. It performs complete-tx with its size in bytes on
 // `barrier`, an mbarrier in the destination CTA, whose threads see the value after they have waited for the phase.
 
 __device__ __forceinline__ void st_async_shared_cluster(unsigned address, unsigned value, unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
                  :: "r"(address), "r"(value), "r"(barrier) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("st.async", "sm_90");
+#endif
+}
+
+__device__ __forceinline__ void st_async_shared_cluster(unsigned address, float2 value, unsigned barrier) {
+#if PTXKIT_SM >= 90
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 :: "r"(address), "f"(value.x), "f"(value.y), "r"(barrier) : "memory");
 #else
     PTXKIT_UNSUPPORTED("st.async", "sm_90");
 #endif

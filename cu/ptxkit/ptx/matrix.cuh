@@ -202,6 +202,20 @@ __device__ __forceinline__ void mma_sync_m16n8k32_s32_s8_s8(int (&d)[4], const u
 #endif
 }
 
+// The same with e4m3, and f32 sums, of which the tensor cores keep about 13 bits. Target: sm_89.
+__device__ __forceinline__ void mma_sync_m16n8k32_f32_e4m3_e4m3(float (&d)[4], const unsigned (&a)[4],
+                                                                const unsigned (&b)[2]) {
+#if PTXKIT_SM >= 89
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    PTXKIT_UNSUPPORTED("mma.sync.m16n8k32.e4m3", "sm_89");
+#endif
+}
+
 // mma.sync with block scaling: d += (a sa) * (b sb) with a of 16 rows and b of 8 columns of 32 bytes along K, in the
 // layout of 8-bit integers. Each block of a row of a and of a column of b has a scale factor of one byte. The factors
 // of a row for the instruction are consecutive bytes of a register, from byte `byte` on. Of a, thread 4 g + 2 thread_a

@@ -171,8 +171,92 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n8k16_f32_bf16_bf16(
+    float (&d)[4], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D4(0)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n16k16_f32_bf16_bf16(
+    float (&d)[8], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D8(0)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n32k16_f32_bf16_bf16(
+    float (&d)[16], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D8(0), PTXKIT_D8(8)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n8k16_f32_f16_f16(
+    float (&d)[4], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D4(0)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n16k16_f32_f16_f16(
+    float (&d)[8], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D8(0)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n32k16_f32_f16_f16(
+    float (&d)[16], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D8(0), PTXKIT_D8(8)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 // The wgmma with bf16 or f16 operands whose N follows from the number of accumulators of a thread, N / 2.
 
+__device__ __forceinline__ void wgmma_bf16(float (&d)[4], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
+    wgmma_mma_async_m64n8k16_f32_bf16_bf16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_bf16(float (&d)[8], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
+    wgmma_mma_async_m64n16k16_f32_bf16_bf16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_bf16(float (&d)[16], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
+    wgmma_mma_async_m64n32k16_f32_bf16_bf16(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
     wgmma_mma_async_m64n64k16_f32_bf16_bf16(d, a, b, accumulate);
@@ -190,6 +274,18 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a
     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 
+__device__ __forceinline__ void wgmma_f16(float (&d)[4], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n8k16_f32_f16_f16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[8], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n16k16_f32_f16_f16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[16], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n32k16_f32_f16_f16(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
     wgmma_mma_async_m64n64k16_f32_f16_f16(d, a, b, accumulate);

@@ -1,9 +1,12 @@
 // The accumulators of a wgmma.mma_async as operands of an asm: PTXKIT_RN lists the first N in the text of the
-// instruction, and PTXKIT_DN(i) binds d[i] to d[i + N - 1].
+// instruction, and PTXKIT_DN(i) binds d[i] to d[i + N - 1], of f32 sums; PTXKIT_IN(i) binds those of s32 sums.
 #pragma once
 
+#define PTXKIT_R4 "%0, %1, %2, %3"
+#define PTXKIT_R8 PTXKIT_R4 ", %4, %5, %6, %7"
+#define PTXKIT_R16 PTXKIT_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define PTXKIT_R32 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+    PTXKIT_R16 \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define PTXKIT_R64 \
     PTXKIT_R32 \
@@ -22,3 +25,6 @@
 #define PTXKIT_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define PTXKIT_D8(i) PTXKIT_D4(i), PTXKIT_D4(i + 4)
 #define PTXKIT_D32(i) PTXKIT_D8(i), PTXKIT_D8(i + 8), PTXKIT_D8(i + 16), PTXKIT_D8(i + 24)
+#define PTXKIT_I4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+#define PTXKIT_I8(i) PTXKIT_I4(i), PTXKIT_I4(i + 4)
+#define PTXKIT_I32(i) PTXKIT_I8(i), PTXKIT_I8(i + 8), PTXKIT_I8(i + 16), PTXKIT_I8(i + 24)

@@ -4,8 +4,11 @@
 //     dx = (w - n * mean_of_row(w * n) - mean_of_row(w)) * rstd        the last mean for layer normalization alone
 //     dgamma = sum over rows of dy * n        dbeta = sum over rows of dy
 //
-// mean and rstd are those that the forward kernels keep for training.
+// mean and rstd are those that the forward kernels keep for training. For y = activation(n * gamma + beta), dy is first
+// multiplied by the derivative of the activation; functions with a template argument A other than NONE do so, and only
+// these read beta.
 #pragma once
+#include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/rows/normalize.cuh"
 
 namespace ptxkit {
@@ -16,9 +19,17 @@ __device__ __forceinline__ float normalized(float x, float mean, float rstd) {
 }
 
 // w is rounded before it is used, so that all variants see the same products.
-template <class T>
-__device__ __forceinline__ float weighted(T dy, T gamma) {
+template <class D, class T>
+__device__ __forceinline__ float weighted(D dy, T gamma) {
     return __fmul_rn(to_f32(dy), to_f32(gamma));
+}
+
+// The gradient of the activation's argument from that of its result: dy times the derivative, rounded before it is
+// used.
+template <Activation A>
+__device__ __forceinline__ float before_activation(float dy, float n, float gamma, float beta) {
+    if constexpr (A == NONE) return dy;
+    else return __fmul_rn(dy, activation_derivative<A>(fmaf(n, gamma, beta)));
 }
 
 // The subtrahend is rounded as one fma in all variants.
@@ -55,13 +66,16 @@ __device__ __forceinline__ void column_sums(unsigned rows, unsigned cols, Add ad
     write(c, first, second);
 }
 
-// dgamma and dbeta, in one pass over x and dy.
-template <bool CENTERED, class T, int THREADS>
+// dgamma and dbeta, in one pass over x and dy. gamma and beta are read if there is an activation.
+template <bool CENTERED, class T, int THREADS, Activation A = NONE>
 __device__ __forceinline__ void column_gradients(const T* x, const T* dy, const float* means, const float* rstds,
-                                                 T* dgamma, T* dbeta, int rows, int cols) {
+                                                 T* dgamma, T* dbeta, int rows, int cols, const T* gamma = nullptr,
+                                                 const T* beta = nullptr) {
     auto add = [&](size_t r, unsigned c, double& first, double& second) {
-        const float dy_ = to_f32(dy[r * cols + c]);
-        first += __fmul_rn(dy_, normalized<CENTERED>(to_f32(x[r * cols + c]), mean_at<CENTERED>(means, r), rstds[r]));
+        float dy_ = to_f32(dy[r * cols + c]);
+        const float n = normalized<CENTERED>(to_f32(x[r * cols + c]), mean_at<CENTERED>(means, r), rstds[r]);
+        if constexpr (A != NONE) dy_ = before_activation<A>(dy_, n, to_f32(gamma[c]), to_f32(beta[c]));
+        first += __fmul_rn(dy_, n);
         second += dy_;
     };
     column_sums<THREADS>(rows, cols, add, [&](unsigned c, double first, double second) {
@@ -101,19 +115,26 @@ __device__ __forceinline__ Pair row_means(int cols, N n, W w) {
 
 // dx of a row of any length, which a cluster computes: one pass for the two means, and a second one in descending
 // order.
-template <bool CENTERED, class T, int THREADS, int VECTORS, int CTAS>
+template <bool CENTERED, class T, int THREADS, int VECTORS, int CTAS, Activation A = NONE>
 __device__ __forceinline__ void backward_chunked_row(const T* x, const T* dy, const T* gamma, const float* means,
-                                                     const float* rstds, T* dx, int rows, int cols) {
+                                                     const float* rstds, T* dx, int rows, int cols,
+                                                     const T* beta = nullptr) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<double, S, 2> slots;
-    const RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx));
+    const RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx, beta));
     row_arrive<S>();
     row_wait<S>();
     const float mean = mean_at<CENTERED>(means, layout.row), rstd = rstds[layout.row];
     auto load = [&](const RowLayout<S>& chunk, unsigned begin, Row<S>& n, Row<S>& w) {
         n = chunk.template load<CACHE_KEEP>(x), w = chunk.template load<CACHE_KEEP>(dy);
-        chunk.apply(w, [](float u, float weight) { return u * weight; }, gamma + begin);
-        n.each([&](float& v, int) { v = normalized<CENTERED>(v, mean, rstd); });
+        if constexpr (A == NONE) {
+            chunk.apply(w, [](float u, float weight) { return u * weight; }, gamma + begin);
+            n.each([&](float& v, int) { v = normalized<CENTERED>(v, mean, rstd); });
+        } else {
+            const Row<S> weight = chunk.load_shared(gamma + begin), shift = chunk.load_shared(beta + begin);
+            n.each([&](float& v, int) { v = normalized<CENTERED>(v, mean, rstd); });
+            w.each([&](float& u, int k) { u = before_activation<A>(u, n[k], weight[k], shift[k]) * weight[k]; });
+        }
     };
     double sum_wn = 0, sum_w = 0;
     forward_chunks<S>(cols, [&](unsigned begin) {
@@ -135,20 +156,28 @@ __device__ __forceinline__ void backward_chunked_row(const T* x, const T* dy, co
 
 // dx of the CTA's row. With KEEP, n and w stay in dynamic shared memory, 8 bytes per column; without, they are computed
 // again.
-template <bool CENTERED, class T, int THREADS, bool KEEP>
+template <bool CENTERED, class T, int THREADS, bool KEEP, Activation A = NONE>
 __device__ __forceinline__ void backward_row(const T* x, const T* dy, const T* gamma, const float* means,
-                                             const float* rstds, T* dx, int cols) {
+                                             const float* rstds, T* dx, int cols, const T* beta = nullptr) {
     extern __shared__ float2 kept_columns[];
     const size_t first = static_cast<size_t>(blockIdx.x) * cols;
     const float mean = mean_at<CENTERED>(means, blockIdx.x), rstd = rstds[blockIdx.x];
     auto n = [&](unsigned c) {
         return KEEP ? kept_columns[c].x : normalized<CENTERED>(to_f32(x[first + c]), mean, rstd);
     };
-    auto w = [&](unsigned c) { return KEEP ? kept_columns[c].y : weighted(dy[first + c], gamma[c]); };
+    auto computed_w = [&](unsigned c, float n_) {
+        if constexpr (A == NONE) {
+            return weighted(dy[first + c], gamma[c]);
+        } else {
+            const float dz = before_activation<A>(to_f32(dy[first + c]), n_, to_f32(gamma[c]), to_f32(beta[c]));
+            return weighted(dz, gamma[c]);
+        }
+    };
+    auto w = [&](unsigned c) { return KEEP ? kept_columns[c].y : computed_w(c, n(c)); };
     if constexpr (KEEP) {
         each_column<THREADS>(cols, [&](unsigned c) {
-            const float v = to_f32(x[first + c]);
-            kept_columns[c] = make_float2(normalized<CENTERED>(v, mean, rstd), weighted(dy[first + c], gamma[c]));
+            const float n_ = normalized<CENTERED>(to_f32(x[first + c]), mean, rstd);
+            kept_columns[c] = make_float2(n_, computed_w(c, n_));
         });
     }
     const Pair means_of_row = row_means<CENTERED, THREADS>(cols, n, w);
@@ -169,8 +198,18 @@ __device__ __forceinline__ void normalize_elements(const T* x, const float* mean
     });
 }
 
-template <class T, int THREADS, int ELEMENTS>
-__device__ __forceinline__ void weigh_elements(const T* dy, const T* gamma, float* w, int cols) {
+// The gradients of the activation's arguments.
+template <Activation A, class T, int THREADS, int ELEMENTS>
+__device__ __forceinline__ void before_activation_elements(const T* dy, const float* n, const T* gamma, const T* beta,
+                                                           float* dz, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        dz[i] = before_activation<A>(to_f32(dy[i]), n[i], to_f32(gamma[c]), to_f32(beta[c]));
+    });
+}
+
+template <class D, class T, int THREADS, int ELEMENTS>
+__device__ __forceinline__ void weigh_elements(const D* dy, const T* gamma, float* w, int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         w[i] = weighted(dy[i], gamma[c]);

@@ -115,13 +115,30 @@ __device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsig
     return {row_sum(part.x, records, iteration), 0.0f};
 }
 
+// gamma of a thread's columns and, if there is an activation, beta.
+template <class S, Activation A>
+struct ScaleShift {
+    Row<S> gamma, beta;
+};
+template <class S>
+struct ScaleShift<S, NONE> {
+    Row<S> gamma;
+};
+
+template <Activation A, class T, class S>
+__device__ __forceinline__ ScaleShift<S, A> load_weights(const RowLayout<S>& layout, const T* gamma, const T* beta) {
+    if constexpr (A == NONE) return {layout.load_shared(gamma)};
+    else return {layout.load_shared(gamma), layout.load_shared(beta)};
+}
+
 // The results of a thread: dx, row by row, and its partial sums of dgamma and dbeta in f32 registers.
-template <bool CENTERED, class S>
+template <bool CENTERED, class S, Activation A>
 struct GradientsOfRows {
     Row<S> dgamma = {}, dbeta = {};
 
-    // dx of a row. columns(i, x, dy, weight) returns the thread's i-th vector of x, dy and gamma. release() is called
-    // when all threads of the row have read theirs: after the barrier, where a row has several warps.
+    // dx of a row. columns(i, x, dy, weight, shift) returns the thread's i-th vector of x, dy, gamma and, if there is an
+    // activation, beta. release() is called when all threads of the row have read theirs: after the barrier, where a
+    // row has several warps.
     template <class Columns, class Records, class Release>
     __device__ __forceinline__ Row<S> add(const Columns& columns, Statistics statistics, float inverse_cols,
                                           Records& records, unsigned iteration, const Release& release) {
@@ -129,12 +146,13 @@ struct GradientsOfRows {
         Pair part[2] = {};
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
-            float weight[S::WIDTH];
-            columns(i, n.v[i], w.v[i], weight);
+            float weight[S::WIDTH], shift[S::WIDTH];
+            columns(i, n.v[i], w.v[i], weight, shift);
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) {
                 float &v = n.v[i][j], &u = w.v[i][j];
                 v = normalized<CENTERED>(v, statistics.mean, statistics.rstd);
+                if constexpr (A != NONE) u = before_activation<A>(u, v, weight[j], shift[j]);
                 if (CENTERED) dbeta.v[i][j] += u;
                 dgamma.v[i][j] = fmaf(u, v, dgamma.v[i][j]);
                 u *= weight[j];
@@ -193,27 +211,31 @@ private:
 };
 
 // The argument `columns` of GradientsOfRows::add for rows in registers.
-template <class S>
-__device__ __forceinline__ auto columns_of(const Row<S>& x, const Row<S>& dy, const Row<S>& gamma) {
-    return [&](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH]) {
+template <class S, Activation A>
+__device__ __forceinline__ auto columns_of(const Row<S>& x, const Row<S>& dy, const ScaleShift<S, A>& weights) {
+    return [&](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH],
+               float (&shift)[S::WIDTH]) {
 #pragma unroll
-        for (int j = 0; j < S::WIDTH; j++) v[j] = x.v[i][j], u[j] = dy.v[i][j], weight[j] = gamma.v[i][j];
+        for (int j = 0; j < S::WIDTH; j++) {
+            v[j] = x.v[i][j], u[j] = dy.v[i][j], weight[j] = weights.gamma.v[i][j];
+            if constexpr (A != NONE) shift[j] = weights.beta.v[i][j];
+        }
     };
 }
 
 // dx of rows in registers, row after row, by persistent CTAs or clusters. STAGES rows are prefetched through TMA; with
 // STAGES = 0, one row by cp.async. At the end each group of threads stores its partial sums of dgamma and dbeta to a
 // row of `gammas` and `betas` of its own, so that the results do not depend on the order in which CTAs run.
-template <bool CENTERED, class T, class Tile>
+template <bool CENTERED, class T, class Tile, Activation A = NONE>
 __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means,
                                               const float* rstds, T* dx, float* gammas, float* betas, int rows,
-                                              int cols) {
+                                              int cols, const T* beta = nullptr) {
     constexpr int STAGES = Tile::STAGES;
     using S = RowShape<Tile::THREADS, Tile::LANES, Tile::VECTORS, Tile::CTAS, vector_width<T>>;
     __shared__ RowRecords<GradientRecord<CENTERED>, S, 2> records;
     constexpr bool bulk = STAGES > 0;
     const BackwardPipeline<T, S, STAGES> pipeline;
-    RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx));
+    RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx, beta));
     const RowIterations<S> iterations(rows, cols);
     const unsigned group = layout.row;
     const float inverse_cols = 1.0f / cols;
@@ -225,8 +247,8 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         pipeline.begin(layout, 0, x, dy);
     }
     const RowLayout<S> all = layout.any(cols);
-    GradientsOfRows<CENTERED, S> gradients;
-    const Row<S> weight = all.load_shared(gamma);
+    GradientsOfRows<CENTERED, S, A> gradients;
+    const ScaleShift<S, A> weights = load_weights<A>(all, gamma, beta);
     auto statistics_of = [&](const RowLayout<S>& layout) {
         return layout.cols ? Statistics{mean_at<CENTERED>(means, layout.row), rstds[layout.row]} : Statistics{};
     };
@@ -242,7 +264,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         pipeline.wait(layout, at.stage, at.parity);
         const Row<S> of_x = pipeline.row(layout, at.stage, 0, x), of_dy = pipeline.row(layout, at.stage, 1, dy);
         const Row<S> row =
-            gradients.add(columns_of(of_x, of_dy, weight), of_row, inverse_cols, records, iteration & 1, [&] {
+            gradients.add(columns_of(of_x, of_dy, weights), of_row, inverse_cols, records, iteration & 1, [&] {
                 if constexpr (bulk) pipeline.begin(iterations, layout, STAGES, at.stage, x, dy);
             });
         at.advance();

@@ -16,11 +16,13 @@ namespace ptxkit {
 template <int THREADS, int GROUPS>
 constexpr int producer_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
 
-// A ring of STAGES rows of x and dy in shared memory for each group of consumer threads, and gamma with SMEM_GAMMA.
+// A ring of STAGES rows of x and dy in shared memory for each group of consumer threads; with SMEM_GAMMA gamma and, if
+// there is an activation, beta.
 // Lanes of the producer warps fill it, with the rows' statistics, as soon as a stage is free.
 //
-// Dynamic shared memory: 2 * STAGES * THREADS * VECTORS * 16 bytes, and LANES * VECTORS * 16 bytes for gamma.
-template <bool CENTERED, class T, class S, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA>
+// Dynamic shared memory: 2 * STAGES * THREADS * VECTORS * 16 bytes, and LANES * VECTORS * 16 bytes each for gamma and
+// beta.
+template <bool CENTERED, class T, class S, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA, Activation A>
 struct ProducerPipeline {
     static constexpr int warps = producer_warps<S::THREADS, S::groups>;
     // 640 threads start with 96 registers each.
@@ -52,8 +54,9 @@ struct ProducerPipeline {
         barrier_sync<free>(S::THREADS);
     }
 
-    // Called by the consumer threads first: zeros the columns that no copy fills and, with SMEM_GAMMA, loads gamma.
-    __device__ __forceinline__ void begin(const RowLayout<S>& all, const T* gamma) const {
+    // Called by the consumer threads first: zeros the columns that no copy fills and, with SMEM_GAMMA, loads gamma and
+    // beta.
+    __device__ __forceinline__ void begin(const RowLayout<S>& all, const T* gamma, const T* beta) const {
         const unsigned thread = threadIdx.x % S::LANES, group = threadIdx.x / S::LANES;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
@@ -70,6 +73,12 @@ struct ProducerPipeline {
                 if (i * S::WIDTH < all.valid)
                     quad = ld_global(reinterpret_cast<const uint4*>(gamma) + i * S::threads + all.thread);
                 slots[2 * STAGES * S::groups * words + i * S::LANES + thread] = quad;
+                if constexpr (A != NONE) {
+                    quad = {};
+                    if (i * S::WIDTH < all.valid)
+                        quad = ld_global(reinterpret_cast<const uint4*>(beta) + i * S::threads + all.thread);
+                    slots[(2 * STAGES * S::groups + 1) * words + i * S::LANES + thread] = quad;
+                }
             }
             barrier();
         }
@@ -107,20 +116,26 @@ struct ProducerPipeline {
         return shared.statistics[group][at.stage];
     }
 
-    // The argument `columns` of GradientsOfRows::add. `gamma` is used unless SMEM_GAMMA.
-    __device__ __forceinline__ auto columns(unsigned group, unsigned stage, const Row<S>& gamma) const {
+    // The argument `columns` of GradientsOfRows::add. `weights` is used unless SMEM_GAMMA.
+    __device__ __forceinline__ auto columns(unsigned group, unsigned stage, const ScaleShift<S, A>& weights) const {
         const unsigned thread = threadIdx.x % S::LANES;
         const uint4 *x = row_of(group, stage, 0) + thread, *dy = row_of(group, stage, 1) + thread;
         const uint4* kept = slots + 2 * STAGES * S::groups * words + thread;
-        return [=, &gamma](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH]) {
-            Vector<T, S::WIDTH> vector[3];
+        return [=, &weights](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH],
+                             float (&shift)[S::WIDTH]) {
+            Vector<T, S::WIDTH> vector[4];
             vector[0].set(x[i * S::LANES]), vector[1].set(dy[i * S::LANES]);
             if constexpr (SMEM_GAMMA) vector[2].set(kept[i * S::LANES]);
+            if constexpr (SMEM_GAMMA && A != NONE) vector[3].set(kept[words + i * S::LANES]);
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) {
                 v[j] = vector[0][j], u[j] = vector[1][j];
                 if constexpr (SMEM_GAMMA) weight[j] = vector[2][j];
-                else weight[j] = gamma.v[i][j];
+                else weight[j] = weights.gamma.v[i][j];
+                if constexpr (A != NONE) {
+                    if constexpr (SMEM_GAMMA) shift[j] = vector[3][j];
+                    else shift[j] = weights.beta.v[i][j];
+                }
             }
         };
     }
@@ -172,20 +187,21 @@ struct ConsumerRecords<Record, S, true> {
 
 // Computes what backward_rows does. The partial sums of dgamma and dbeta of a CTA are added in a fixed order and stored
 // to a row of `gammas` and `betas` of its own.
-template <bool CENTERED, class T, class Tile>
+template <bool CENTERED, class T, class Tile, Activation A = NONE>
 __device__ __forceinline__ void backward_rows_warp_specialized(const T* x, const T* dy, const T* gamma,
                                                                const float* means, const float* rstds, T* dx,
-                                                               float* gammas, float* betas, int rows, int cols) {
+                                                               float* gammas, float* betas, int rows, int cols,
+                                                               const T* beta = nullptr) {
     constexpr int THREADS = Tile::THREADS, LANES = Tile::LANES, CTAS = Tile::CTAS, STAGES = Tile::STAGES;
     constexpr bool SMEM_GAMMA = Tile::SMEM_GAMMA;
     using S = ConsumerRowShape<THREADS, LANES, Tile::VECTORS, CTAS, vector_width<T>>;
-    using Rows = ProducerPipeline<CENTERED, T, S, STAGES, Tile::MAX_IN_FLIGHT, SMEM_GAMMA>;
+    using Rows = ProducerPipeline<CENTERED, T, S, STAGES, Tile::MAX_IN_FLIGHT, SMEM_GAMMA, A>;
     using Records = ConsumerRecords<GradientRecord<CENTERED>, S>;
     __shared__ typename Records::Shared shared_records;
     __shared__ typename Rows::Shared shared;
     const Rows pipeline(shared);
     Records among(shared_records);
-    RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx));
+    RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx, beta));
     follow_previous_grid();
     const bool copies = layout.vectors;  // other rows are loaded when they are computed
     if (threadIdx.x >= THREADS) {
@@ -198,26 +214,26 @@ __device__ __forceinline__ void backward_rows_warp_specialized(const T* x, const
     const unsigned group = threadIdx.x / LANES;
     const float inverse_cols = 1.0f / cols;
     const RowLayout<S> all = layout.any(cols);
-    GradientsOfRows<CENTERED, S> gradients;
+    GradientsOfRows<CENTERED, S, A> gradients;
     if (copies) {
         layout.vectors = true;
-        pipeline.begin(all, gamma);
-        Row<S> weight;
-        if constexpr (!SMEM_GAMMA) weight = all.load_shared(gamma);
+        pipeline.begin(all, gamma, beta);
+        ScaleShift<S, A> weights;
+        if constexpr (!SMEM_GAMMA) weights = load_weights<A>(all, gamma, beta);
         Ring<STAGES> at;
         each_row(layout, rows, cols, [&](unsigned iteration) {
             const Statistics statistics = pipeline.wait(group, at);
-            const Row<S> row = gradients.add(pipeline.columns(group, at.stage, weight), statistics, inverse_cols,
+            const Row<S> row = gradients.add(pipeline.columns(group, at.stage, weights), statistics, inverse_cols,
                                              among.records, iteration, [&] { pipeline.release(group, at.stage); });
             at.advance();
             layout.template store<CACHE_INPUT>(dx, row);
         });
     } else {
-        const Row<S> weight = all.load_shared(gamma);
+        const ScaleShift<S, A> weights = load_weights<A>(all, gamma, beta);
         each_row(layout, rows, cols, [&](unsigned iteration) {
             const Statistics statistics = {mean_at<CENTERED>(means, layout.row), rstds[layout.row]};
             const Row<S> of_x = layout.template load<CACHE_STREAM>(x), of_dy = layout.template load<CACHE_STREAM>(dy);
-            const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), statistics, inverse_cols, among.records,
+            const Row<S> row = gradients.add(columns_of(of_x, of_dy, weights), statistics, inverse_cols, among.records,
                                              iteration, [] {});
             layout.template store<CACHE_INPUT>(dx, row);
         });

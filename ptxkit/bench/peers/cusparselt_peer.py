@@ -1,4 +1,4 @@
-"""cuSPARSELt through torch, for products with a 2:4 sparse matrix."""
+"""cuSPARSELt through torch, for products with 2:4 sparse matrices."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ptxkit.bench.peers import torch_ops
 from ptxkit.bench.peers.base import PeerCall
 from ptxkit.bench.peers.tensors import Torch
 from ptxkit.bench.peers.torch_ops import TorchOp
 from ptxkit.bench.peers.torch_peer import TorchPeer
 from ptxkit.errors import UnavailableError
 from ptxkit.kernels.gemm.product import gemm_of
+from ptxkit.workload.registry import is_bundled
 from ptxkit.workload.workload import Workload
+
+GATED = "sparse_swiglu_ffn"
 
 
 class CusparseltPeer(TorchPeer):
@@ -23,6 +27,8 @@ class CusparseltPeer(TorchPeer):
 
     def offers(self, workload: Workload) -> bool:
         """See :meth:`Peer.offers`."""
+        if is_bundled(workload) and workload.name == GATED:
+            return True
         gemm = gemm_of(workload)
         return gemm is not None and gemm.sparse == "b" and gemm.b_transposed and gemm.plain and gemm.alpha == 1
 
@@ -34,7 +40,7 @@ class CusparseltPeer(TorchPeer):
             raise UnavailableError(f"torch {torch.module.__version__} has no cuSPARSELt")
         call = super().prepare(workload, inputs)
         product = self._latest[1] if self._latest else None
-        if not isinstance(product, SparseProduct):
+        if not isinstance(product, (SparseProduct, SparseGatedFfn)):
             return call
 
         def renew() -> None:
@@ -45,6 +51,8 @@ class CusparseltPeer(TorchPeer):
 
     def made(self, function: Callable[..., Any], definition: TorchOp, torch: Torch) -> Callable[..., Any]:
         """See :meth:`TorchPeer.made`."""
+        if definition.outputs == torch_ops.OPS[GATED].outputs:
+            return SparseGatedFfn(torch.module)
         return SparseProduct(torch.module)
 
 
@@ -91,3 +99,26 @@ class SparseProduct:
         """The algorithm, for the table."""
         names = ("alg_id", "split_k", "split_k_mode")
         return " ".join(f"{name}={value}" for name, value in zip(names, self.algorithm or (), strict=False))
+
+
+class SparseGatedFfn:
+    """(silu(x gate^T) * (x up^T)) down^T: three products, each with an algorithm of its own, and torch's silu and product."""
+
+    def __init__(self, torch: Any) -> None:
+        self.silu = torch.nn.functional.silu
+        self.products = {name: SparseProduct(torch) for name in ("gate", "up", "down")}
+
+    def __call__(self, x: Any, gate: Any, up: Any, down: Any) -> Any:
+        """The layer."""
+        h = self.silu(self.products["gate"](x, gate)) * self.products["up"](x, up)
+        return self.products["down"](h, down)
+
+    def renew(self) -> None:
+        """See :meth:`SparseProduct.renew`."""
+        for product in self.products.values():
+            product.renew()
+
+    @property
+    def note(self) -> str:
+        """The algorithms, for the table."""
+        return ", ".join(f"{name}: {product.note}" for name, product in self.products.items())

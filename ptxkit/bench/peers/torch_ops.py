@@ -6,7 +6,9 @@ A definition is a function of the workload and the torch module; it returns a fu
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +50,9 @@ class TorchOp:
         return self.inputs if self.inputs is not None else tuple(inspect.signature(function).parameters)
 
 
+AUTOTUNED = "max-autotune-no-cudagraphs"
+"""The mode of torch.compile that also tries Triton kernels for products; graphs are captured separately."""
+
 OPS: dict[str, TorchOp] = {}
 """Kernel name -> its implementation in torch."""
 
@@ -58,13 +63,14 @@ def op(
     when: Callable[[Any], bool] = lambda w: True,
     random: Callable[[Any], bool] = lambda w: False,
     tolerance: Tolerance | None = None,
+    mode: str | None = None,
 ) -> Callable[[Callable[[Any, Any], Function]], Callable[[Any, Any], Function]]:
     """Register a definition; the arguments are :class:`TorchOp`'s."""
 
     def register(define: Callable[[Any, Any], Function]) -> Callable[[Any, Any], Function]:
         if kernel in OPS:
             raise ValueError(f"two definitions of {kernel} in torch")
-        OPS[kernel] = TorchOp(define, outputs, when, random, tolerance)
+        OPS[kernel] = TorchOp(define, outputs, when, random, tolerance, mode)
         return define
 
     return register
@@ -90,7 +96,7 @@ def find(workload: Workload) -> TorchOp | None:
             outputs=(gemm.c,),
             when=lambda w: True,
             random=lambda w: False,
-            mode="max-autotune-no-cudagraphs",  # the mode that also tries Triton kernels; graphs are captured separately
+            mode=AUTOTUNED,
             inputs=product_inputs(gemm),
             # torch also rounds before the factor, the bias or the activation
             tolerance=None if gemm.plain and gemm.alpha == 1 else Tolerance(relative=2**-6, absolute=2e-2),
@@ -301,13 +307,24 @@ def layernorm_quantize(w: Any, torch: Any) -> Function:
 
 @op("layernorm_backward", "dx", "dgamma", "dbeta")
 def layernorm_backward(w: Any, torch: Any) -> Function:
-    cols = [w.cols]
+    cols, aten = [w.cols], torch.ops.aten
 
     def gradients(x: Any, dy: Any, gamma: Any, mean: Any, rstd: Any) -> Any:
         shapes = mean.unsqueeze(1), rstd.unsqueeze(1)
-        return torch.ops.aten.native_layer_norm_backward(dy, x, cols, *shapes, gamma, gamma, [True, True, True])
+        return aten.native_layer_norm_backward(dy, x, cols, *shapes, gamma, gamma, [True, True, True])
 
-    return gradients
+    def gradients_with_activation(x: Any, dy: Any, gamma: Any, beta: Any, mean: Any, rstd: Any) -> Any:
+        shapes = mean.unsqueeze(1), rstd.unsqueeze(1)
+        wide, scale = x.float(), gamma.float()
+        z = (wide - shapes[0]) * shapes[1] * scale + beta.float()
+        if w.activation == "relu":
+            dz = aten.threshold_backward(dy.float(), z, 0)
+        else:
+            dz = aten.gelu_backward(dy.float(), z, approximate="tanh")
+        found = aten.native_layer_norm_backward(dz, wide, cols, *shapes, scale, scale, [True, True, True])
+        return tuple(gradient.to(x.dtype) for gradient in found)
+
+    return gradients if w.activation == "none" else gradients_with_activation
 
 
 @op("rmsnorm_backward", "dx", "dgamma")
@@ -349,18 +366,62 @@ def sparse_compress(w: Any, torch: Any) -> Function:
     return compress
 
 
+# -- Linear layers with layer normalization --------------------------------------------------------------------------------
+
+
+@op("ffn_sublayer", "out", mode=AUTOTUNED)
+def ffn_sublayer(w: Any, torch: Any) -> Function:
+    of, act, shape, eps = torch.nn.functional, gelu(torch), (w.hidden,), w.eps
+
+    def sublayer(x: Any, gamma: Any, beta: Any, w: Any, bias: Any, residual: Any) -> Any:
+        return residual + act(of.linear(of.layer_norm(x, shape, gamma, beta, eps), w, bias))
+
+    return sublayer
+
+
+@op("linear_layernorm_gelu", "out", mode=AUTOTUNED)
+def linear_layernorm_gelu(w: Any, torch: Any) -> Function:
+    of, act, shape, eps = torch.nn.functional, gelu(torch), (w.features,), w.eps
+
+    def layer(x: Any, w: Any, bias: Any, gamma: Any, beta: Any) -> Any:
+        return act(of.layer_norm(of.linear(x, w, bias), shape, gamma, beta, eps))
+
+    return layer
+
+
+# -- Gated feed-forward layers ---------------------------------------------------------------------------------------------
+
+
+def gated_ffn(w: Any, torch: Any) -> Function:
+    silu, linear = torch.nn.functional.silu, torch.nn.functional.linear
+
+    def layer(x: Any, gate: Any, up: Any, down: Any) -> Any:
+        return linear(silu(linear(x, gate)) * linear(x, up), down)
+
+    return layer
+
+
+op("swiglu_ffn", "y", mode=AUTOTUNED)(gated_ffn)
+op("sparse_swiglu_ffn", "y", mode=AUTOTUNED)(gated_ffn)  # with the pruned weights
+
+
 # -- Attention -------------------------------------------------------------------------------------------------------------
 
 
-# Sequences of different lengths, and rows without a visible key, which torch makes NaN, are not offered.
-@op("attention", "o", when=lambda w: w.lengths == "equal" and not (w.causal and w.q > w.k))
+def equal_and_visible(w: Any) -> bool:
+    """Not sequences of different lengths, nor rows without a visible key, which torch makes NaN."""
+    return w.lengths == "equal" and not (w.causal and w.q > w.k)
+
+
+@op("attention", "o", when=equal_and_visible)
 def attention(w: Any, torch: Any) -> Function:
     attend = torch.nn.functional.scaled_dot_product_attention
     options: dict[str, Any] = {"enable_gqa": True} if w.shared_heads != w.heads else {}
     if w.causal and w.q == w.k:
         options["is_causal"] = True
     elif w.causal:
-        options["attn_mask"] = torch.nn.attention.bias.causal_lower_right(w.q, w.k)
+        bias = importlib.import_module("torch.nn.attention.bias")  # importing torch does not import it
+        options["attn_mask"] = bias.causal_lower_right(w.q, w.k)
 
     def by_head(x: Any, count: int) -> Any:
         return x.view(w.batch, count, -1, w.d).transpose(1, 2)
@@ -370,3 +431,172 @@ def attention(w: Any, torch: Any) -> Function:
         return o.transpose(1, 2).reshape(query.shape)
 
     return scaled_dot_product
+
+
+def flexible_attention(w: Any, device: str) -> Function:
+    """``attention`` by flex_attention, which must be compiled; without, torch computes it by separate operations.
+
+    Args:
+        device: of the table of the blocks of a causal mask, such as ``"cuda:0"``.
+    """
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+
+    def sees(sequence: Any, head: Any, query: Any, key: Any) -> Any:
+        return query + (w.k - w.q) >= key
+
+    blocks = flex.create_block_mask(sees, None, None, w.q, w.k, device=device) if w.causal else None
+    grouped = w.shared_heads != w.heads
+
+    def by_head(x: Any, count: int) -> Any:
+        return x.view(w.batch, count, -1, w.d).transpose(1, 2)
+
+    def flexible(query: Any, key: Any, value: Any) -> Any:
+        arrays = by_head(query, w.q), by_head(key, w.k), by_head(value, w.k)
+        o = flex.flex_attention(*arrays, block_mask=blocks, enable_gqa=grouped)
+        return o.transpose(1, 2).reshape(query.shape)
+
+    return flexible
+
+
+# torch's scaled_dot_product_attention takes no 8-bit types
+@op("attention_e4m3", "o", when=equal_and_visible)
+def attention_e4m3(w: Any, torch: Any) -> Function:
+    in_bf16 = attention(w, torch)
+
+    def dequantized(elements: Any, scale: Any) -> Any:
+        return (elements.float() * scale.unsqueeze(1)).to(torch.bfloat16)
+
+    def of_scaled(query: Any, key: Any, value: Any, query_scale: Any, key_scale: Any, value_scale: Any) -> Any:
+        scaled = (query, query_scale), (key, key_scale), (value, value_scale)
+        return in_bf16(*(dequantized(elements, scale) for elements, scale in scaled))
+
+    return of_scaled
+
+
+def every_row_sees_a_key(w: Any) -> bool:
+    """Whether rows without a visible key, which torch makes NaN, are impossible or, with a random mask, unlikely."""
+    if w.mask == "array":
+        return bool(w.masks[0] * w.masks[1] * w.q * w.masked**w.k < 1e-6)
+    return not (w.mask == "causal" and w.q > w.k)
+
+
+# torch rounds the product, the scaled product and their sum with the mask to 16 bits: errors of up to 2^-8 of a score of up to
+# 8, three times, in the exponent of a bf16 probability
+@op("attention_scores", "p", when=every_row_sees_a_key, tolerance=Tolerance(relative=3 * 8 * 2**-8))
+def attention_scores(w: Any, torch: Any) -> Function:
+    scale, groups = 1 / math.sqrt(w.d), w.heads // w.shared_heads
+
+    def product(query: Any, key: Any) -> Any:
+        q = query.transpose(1, 2).unflatten(1, (w.shared_heads, groups))
+        k = key.transpose(1, 2).unsqueeze(2)
+        return torch.matmul(q, k.transpose(-1, -2)).flatten(1, 2) * scale
+
+    def plain(query: Any, key: Any) -> Any:
+        return torch.nn.functional.softmax(product(query, key), dim=-1)
+
+    def added_to(query: Any, key: Any, added: Any) -> Any:
+        return torch.nn.functional.softmax(product(query, key) + added, dim=-1)
+
+    def causal(query: Any, key: Any) -> Any:
+        invisible = torch.ones(w.q, w.k, dtype=torch.bool, device=query.device).triu(w.k - w.q + 1)
+        return torch.nn.functional.softmax(product(query, key).masked_fill(invisible, -math.inf), dim=-1)
+
+    defined: dict[str, Function] = {"none": plain, "array": added_to, "causal": causal}
+    return defined[w.mask]
+
+
+# Causal masks are offered for sequences of equal numbers of queries and keys only, for which all implementations agree.
+@op("attention_backward", "dq", "dk", "dv", when=lambda w: w.lengths == "equal" and not (w.causal and w.q != w.k))
+def attention_backward(w: Any, torch: Any) -> Function:
+    scale = w.d**-0.5
+    group = w.heads // w.shared_heads
+
+    def by_head(x: Any) -> Any:  # (batch, heads, tokens, d)
+        heads = x.shape[1]
+        return x.view(w.batch, -1, heads, w.d).transpose(1, 2)
+
+    def shared(x: Any) -> Any:
+        return by_head(x).repeat_interleave(group, 1) if group > 1 else by_head(x)
+
+    def by_token(x: Any) -> Any:
+        return x.transpose(1, 2).reshape(-1, x.shape[1], w.d)
+
+    def summed(x: Any) -> Any:
+        return by_token(x.view(w.batch, -1, group, w.k, w.d).sum(2) if group > 1 else x)
+
+    def gradients(query: Any, key: Any, value: Any, o: Any, lse: Any, do: Any) -> Any:
+        q, k, v, results, gradient = by_head(query), shared(key), shared(value), by_head(o), by_head(do)
+        sums = lse.view(w.heads, w.batch, w.q).transpose(0, 1).unsqueeze(3)
+        p = torch.exp((q @ k.mT).float() * scale - sums)
+        if w.causal:
+            p = p.tril()
+        delta = (gradient.float() * results.float()).sum(3, keepdim=True)
+        ds = (p * ((gradient @ v.mT).float() - delta) * scale).to(q.dtype)
+        return by_token(ds @ k), summed(ds.mT @ q), summed(p.to(q.dtype).mT @ gradient)
+
+    return gradients
+
+
+def attention_gradients(w: Any, torch: Any, backend: str) -> Function:
+    """The gradients of attention by torch's backward operators of ``FLASH_ATTENTION`` or ``CUDNN_ATTENTION``.
+
+    The results and logarithms of the forward pass are inputs of the workload. For more than one sequence, the logarithms are
+    copied to the order of the operators, (batch, heads, tokens), which is part of the call.
+    """
+
+    def by_head(x: Any) -> Any:
+        return x.view(w.batch, -1, x.shape[1], w.d).transpose(1, 2)
+
+    def by_token(x: Any) -> Any:
+        return x.transpose(1, 2).reshape(-1, x.shape[1], w.d)
+
+    def gradients(query: Any, key: Any, value: Any, o: Any, lse: Any, do: Any) -> Any:
+        q, k, v, results, gradient = (by_head(x) for x in (query, key, value, o, do))
+        sums = lse.view(w.heads, w.batch, w.q).transpose(0, 1).contiguous()
+        unused = torch.empty(0, dtype=torch.int64, device=query.device)  # random state of a dropout
+        sizes = None, None, w.q, w.k, 0.0, w.causal
+        if backend == "FLASH_ATTENTION":
+            call = torch.ops.aten._scaled_dot_product_flash_attention_backward
+            found = call(gradient, q, k, v, results, sums, *sizes, unused, unused)
+        else:
+            call = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+            found = call(gradient, q, k, v, results, sums.unsqueeze(3), unused, unused, None, *sizes)
+        return tuple(by_token(x) for x in found[:3])
+
+    return gradients
+
+
+# torch._int_mm takes more than 16 rows; its sums are exact. torch._scaled_mm applies both scales, and rounds to bf16.
+@op(
+    "moe_int8",
+    *("out", "scales"),
+    when=lambda w: w.dtype == "e4m3" or w.m > 16,
+    tolerance=Tolerance(relative=2**-6, typical=2**-6, ulp=1),
+)
+def moe_int8(w: Any, torch: Any) -> Function:
+    integer = w.dtype == "s8"
+
+    def product(a: Any, b: Any, a_scales: Any, b_scales: Any) -> Any:
+        if integer:
+            return torch._int_mm(a, b.t()).float() * a_scales[:, None] * b_scales
+        return torch._scaled_mm(a, b.t(), a_scales[:, None], b_scales[None, :], out_dtype=torch.bfloat16)
+
+    def quantized(c: Any, scales: Any) -> Any:
+        steps = c.float() / scales[:, None]
+        if integer:
+            return torch.clamp(torch.round(steps), -128, 127).to(torch.int8)
+        return torch.clamp(steps, -448, 448).to(torch.float8_e4m3fn)
+
+    def by_token(a: Any, b: Any, a_scales: Any, b_scales: Any) -> Any:
+        c = product(a, b, a_scales, b_scales)
+        scales = c.abs().amax(-1).float() / (127 if integer else 448)
+        return quantized(c, scales), scales
+
+    def given(a: Any, b: Any, a_scales: Any, b_scales: Any, scales: Any) -> Any:
+        return quantized(product(a, b, a_scales, b_scales), scales)
+
+    def wide(a: Any, b: Any, a_scales: Any, b_scales: Any) -> Any:
+        return product(a, b, a_scales, b_scales).to(torch.bfloat16)
+
+    forms: dict[str, Function] = {"token": by_token, "given": given, "bf16": wide}
+    return forms[w.output]

@@ -42,7 +42,7 @@ class TorchPeer(Peer):
         if definition is None:
             raise ValueError(f"{self.name} does not offer {workload.name}")
         if self._latest is None or self._latest[0] != workload:
-            written = definition.define(workload, torch.module)
+            written = self.written(workload, definition, torch)
             self._latest = (workload, self.made(written, definition, torch), definition.takes(written))
         _, function, wanted = self._latest
         launch = Launch(torch, function, list(torch.arguments({name: inputs[name] for name in wanted}).values()))
@@ -66,6 +66,10 @@ class TorchPeer(Peer):
         if self._torch is None or self._torch.device is not device:
             self._torch = Torch(device)
         return self._torch
+
+    def written(self, workload: Workload, definition: TorchOp, torch: Torch) -> Callable[..., Any]:
+        """The function of tensors, which subclasses may write in another way."""
+        return definition.define(workload, torch.module)
 
     def made(self, function: Callable[..., Any], definition: TorchOp, torch: Torch) -> Callable[..., Any]:
         """The callable to use instead of the function, which subclasses may compile."""

@@ -9,10 +9,20 @@ import triton.language as tl
 
 
 @triton.jit
+def derivative(z, ACTIVATION: tl.constexpr):
+    """The derivative of relu, or of gelu's tanh approximation."""
+    if ACTIVATION == "relu":
+        return tl.where(z <= 0, 0.0, 1.0)
+    rising = tl.sigmoid(1.5957691 * z * (1 + 0.044715 * z * z))
+    return rising * (1 + z * (1 - rising) * (1.5957691 + 0.21406445 * z * z))
+
+
+@triton.jit
 def rows(
     x_ptr,
     dy_ptr,
     gamma_ptr,
+    beta_ptr,
     mean_ptr,
     rstd_ptr,
     dx_ptr,
@@ -21,6 +31,7 @@ def rows(
     rows,
     cols,
     CENTERED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
@@ -30,6 +41,8 @@ def rows(
     col = tl.arange(0, BLOCK)
     inside = col < cols
     gamma = tl.load(gamma_ptr + col, inside, other=0.0).to(tl.float32)
+    if ACTIVATION != "none":
+        beta = tl.load(beta_ptr + col, inside, other=0.0).to(tl.float32)
     dgamma = tl.zeros((BLOCK,), tl.float32)
     dbeta = tl.zeros((BLOCK,), tl.float32)
     for row in range(tl.program_id(0), rows, PROGRAMS):
@@ -39,8 +52,11 @@ def rows(
         rstd = tl.load(rstd_ptr + row)
         if CENTERED:
             n = tl.where(inside, n - tl.load(mean_ptr + row), 0.0)
-            dbeta += dy
         n *= rstd
+        if ACTIVATION != "none":
+            dy *= derivative(n * gamma + beta, ACTIVATION)
+        if CENTERED:
+            dbeta += dy
         dgamma += dy * n
         w = dy * gamma
         dx = w - n * (tl.sum(w * n, 0) / cols)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +15,9 @@ from ptxkit.workload.workload import Workload
 Config = Mapping[str, int]
 """num_warps, and the constants of the kernel that are chosen by measurement."""
 
-LONGEST_BLOCK = 32768  # maximum number of columns of a row in the registers of a program: 32 f32 in each of 1024 threads
+LONGEST_BLOCK = (
+    32768  # maximum number of columns of a row in the registers of a program: 32 f32 in each of 1024 threads
+)
 LANES = 32
 
 
@@ -280,12 +283,139 @@ def gradients(w: Any, mean: str | None, partial: tuple[str, ...], outputs: tuple
     )
     return Program(
         k.rows,
-        ("x", "dy", "gamma", mean, "rstd", "out:dx", *parts, w.rows, w.cols),
+        (
+            "x",
+            "dy",
+            "gamma",
+            None if w.activation == "none" else "beta",
+            mean,
+            "rstd",
+            "out:dx",
+            *parts,
+            w.rows,
+            w.cols,
+        ),
         lambda c: (c["PROGRAMS"],),
         _distinct(configs),
-        {"CENTERED": centered},
+        {"CENTERED": centered, "ACTIVATION": w.activation},
         scratch=dict.fromkeys(partial, ((w.device.sms * max(PROGRAMS_PER_SM), w.cols), "f32")),
         then=finish,
+    )
+
+
+# -- mixture of experts ----------------------------------------------------------------------------------------------------
+
+
+def expert_tiles(tokens: float) -> Iterator[Config]:
+    """Tiles of the grouped products for this number of tokens of an expert, as vLLM's tuned configurations have them."""
+
+    def tile(m: int, n: int, k: int, warps: int, stages: int, group: int = 1) -> Config:
+        return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP": group, "num_warps": warps, "num_stages": stages}
+
+    if tokens <= 24:
+        yield tile(16, 64, 256, 4, 4)
+        yield tile(16, 32, 256, 4, 5)
+        yield tile(16, 128, 128, 4, 4)
+        yield tile(16, 64, 128, 4, 5)
+    elif tokens <= 96:
+        yield tile(64, 128, 128, 4, 4)
+        yield tile(64, 64, 128, 4, 4)
+        yield tile(32, 128, 128, 4, 4)
+        yield tile(64, 128, 128, 8, 4, 16)
+    else:
+        yield tile(128, 256, 128, 8, 3, 16)
+        yield tile(128, 128, 128, 8, 4, 16)
+        yield tile(128, 128, 128, 4, 3, 16)
+        yield tile(64, 256, 128, 8, 4, 16)
+
+
+@op("moe_routed")
+def moe_routed(w: Any) -> Program:
+    k = _module("triton_moe")
+    configs, pairs, integer = tuple(expert_tiles(w.tokens_of_expert)), w.pairs, w.dtype == "s8"
+    smallest, largest = (f(c["BLOCK_M"] for c in configs) for f in (min, max))
+    most = pairs + min(w.experts, pairs) * (largest - 1)  # indices, with those that fill the blocks of experts
+    experts, scan = (
+        {"EXPERTS": w.experts, "PADDED": power_of_two(w.experts)},
+        {"SCAN": min(1024, max(16, power_of_two(pairs)))},
+    )
+
+    def blocks(c: Config) -> int:
+        return int(pairs // c["BLOCK_M"] + min(w.experts, pairs))
+
+    def product(weighted: bool, arguments: tuple[object, ...], n: int, depth: int, then: Program) -> Program:
+        order = ("tmp:sorted", "tmp:block_expert", "tmp:padded", pairs, n, depth)
+        constants = {"PAIRS_PER_ROW": 1 if weighted else w.top_k, "WEIGHTED": weighted, "INTEGER": integer}
+        grid = lambda c: (blocks(c) * cdiv(n, c["BLOCK_N"]),)  # noqa: E731
+        return Program(k.grouped_product, (*arguments, *order), grid, configs, constants, then=then)
+
+    add = Program(
+        k.add_experts,
+        ("tmp:results", "out:y", w.hidden),
+        lambda c: (w.tokens, cdiv(w.hidden, 1024)),
+        configs,
+        {"TOP_K": w.top_k, "COLS": 1024},
+    )
+    down = ("tmp:q", "w2", "tmp:results", "tmp:scales", "w2_scales", "out:weight")
+    activate = Program(
+        k.swiglu_quantize,
+        ("tmp:both", "tmp:q", "tmp:scales", w.ffn),
+        lambda c: (pairs,),
+        configs,
+        {"INTEGER": integer, "PADDED": power_of_two(w.ffn)},
+        then=product(True, down, w.hidden, w.ffn, add),
+    )
+    up = ("x", "w1", "tmp:both", "x_scales", "w1_scales", "out:weight")
+    align = Program(
+        k.align,
+        ("out:expert", "tmp:counts", "tmp:sorted", "tmp:block_expert", "tmp:padded", pairs),
+        lambda c: (w.experts,),
+        configs,
+        {**experts, **scan},
+        then=product(False, up, 2 * w.ffn, w.hidden, activate),
+    )
+    count = Program(k.count, ("out:expert", "tmp:counts", pairs), lambda c: (w.experts,), configs, scan, then=align)
+    return Program(
+        k.gate,
+        ("logits", "out:expert", "out:weight", w.tokens),
+        lambda c: (w.tokens,),
+        configs,
+        {**experts, "TOP_K": w.top_k, "RENORMALIZE": w.renormalize},
+        tolerance=Tolerance(relative=2**-5, typical=2**-4, absolute=1e-6),  # intermediate results are rounded to bf16
+        scratch={
+            "counts": ((w.experts,), "s32"),
+            "sorted": ((most + largest,), "s32"),
+            "block_expert": ((pairs // smallest + w.experts,), "s32"),
+            "padded": ((1,), "s32"),
+            "both": ((pairs, 2 * w.ffn), "bf16"),
+            "q": ((pairs, w.ffn), w.dtype),
+            "scales": ((pairs,), "f32"),
+            "results": ((pairs, w.hidden), "bf16"),
+        },
+        then=count,
+    )
+
+
+# -- attention -------------------------------------------------------------------------------------------------------------
+
+
+@op("attention")
+def attention(w: Any) -> Program:
+    shapes: tuple[tuple[int, int, int, int], ...]
+    shapes = ((64, 64, 4, 3), (64, 64, 8, 2), (128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 3))
+    if w.d <= 128:
+        shapes = ((128, 128, 8, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2))
+    configs = tuple(
+        {"BLOCK_Q": queries, "BLOCK_K": keys, "num_warps": warps, "num_stages": stages}
+        for queries, keys, warps, stages in shapes
+    )
+    arrays = ("query", "key", "value", "out:o", "out:lse", "q_starts", "k_starts")
+    return Program(
+        _module("triton_attention").attention,
+        (*arrays, w.tokens[0], w.heads, w.shared_heads, math.log2(math.e) / math.sqrt(w.d)),
+        lambda c: (cdiv(w.q, c["BLOCK_Q"]), w.heads, w.batch),
+        configs,
+        {"CAUSAL": w.causal, "D": w.d},
     )
 
 

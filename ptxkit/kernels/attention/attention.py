@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
+from ptxkit.kernels.attention.sizes import LOG2E, ROWS, UNFUSED, AttentionSizes, fits, for_each_head
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
-
-HEAD_SIZES = (64, 128, 256)
-UNFUSED = 64  # rows and columns of a tile of the unfused kernels
-LOG2E = math.log2(math.e)
-LARGE = 1 << 33  # pairs of a query and a key times d; float64 products of this size take seconds
-ROWS = 1024  # queries of a block of the reference, to limit temporary memory
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ def preferred(w: Attention) -> Iterator[Mapping[str, Any]]:
             yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1}
 
 
-class Attention(Workload):
+class Attention(AttentionSizes):
     """Attention of several heads over a batch of sequences: o = softmax(q k^T / sqrt(d)) v, and the log-sum-exp of the scores.
 
     q and o have the shape (tokens, heads, d), k and v (tokens, kv_heads, d), lse (heads, tokens); the tokens of the sequences
@@ -62,88 +57,17 @@ class Attention(Workload):
     """
 
     source = "attention.cu"
-    batch: int = 2
-    heads: int = 16
-    q: int = 4096  # queries of a sequence
-    k: int = 4096  # keys and values of a sequence
-    d: int = 128  # elements of a head
-    causal: bool = False
-    kv_heads: int = field(default=0, kw_only=True)  # heads of k and v; 0: as many as of q
-    lengths: Literal["equal", "random"] = "equal"  # random: sequences of 1 to q queries and 1 to k keys
-    dtype: Literal["bf16", "f16"] = "bf16"
-    emulator_sizes = {"batch": 1, "heads": 2, "q": 192, "k": 192, "d": 64}
-    benchmarks = (
-        {"batch": 8, "q": 2048, "k": 2048},
-        {"batch": 4},
-        {"batch": 2, "q": 8192, "k": 8192},
-        {"batch": 1, "q": 16384, "k": 16384},
-        {"batch": 8, "q": 2048, "k": 2048, "causal": True},
-        {"batch": 4, "causal": True},
-        {"batch": 2, "q": 8192, "k": 8192, "causal": True},
-        {"batch": 1, "q": 16384, "k": 16384, "causal": True},
-    )
-
-    def constraints(self) -> Iterable[str]:
-        if self.d not in HEAD_SIZES:
-            yield f"d must be one of {', '.join(map(str, HEAD_SIZES))}"
-        if self.kv_heads < 0 or self.heads % self.shared_heads:
-            yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many"
-        most = self.device.target.limits.grid[1]
-        if self.batch > most or self.heads > most:
-            yield f"batch and heads must be at most {most}, the limit of a grid's y and z"
-        if max(self.batch * self.q, self.batch * self.k) * self.heads * self.d >= 2**40:
-            yield "the arrays are too large"
-        if max(self.batch * self.q, self.batch * self.k) >= 2**31:
-            yield "there are too many tokens"
-
-    @property
-    def shared_heads(self) -> int:
-        """Heads of k and v."""
-        return self.kv_heads or self.heads
-
-    def starts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The first query and the first key of each sequence, and the numbers of all, as int32."""
-        counts = [np.full(self.batch, self.q), np.full(self.batch, self.k)]
-        if self.lengths == "random":
-            rng = np.random.default_rng(self.batch)
-            counts = [rng.integers(1, most + 1, self.batch) for most in (self.q, self.k)]
-            if self.q == self.k:
-                counts[1] = counts[0]
-        q_starts, k_starts = (np.concatenate([[0], np.cumsum(count)]).astype(np.int32) for count in counts)
-        return q_starts, k_starts
-
-    @property
-    def tokens(self) -> tuple[int, int]:
-        """The numbers of queries and of keys of all sequences."""
-        q_starts, k_starts = self.starts()
-        return int(q_starts[-1]), int(k_starts[-1])
-
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        queries, keys = self.tokens
         q_starts, k_starts = self.starts()
-
-        def with_variance_1(*shape: int) -> np.ndarray[Any, Any]:  # so that the scores have variance 1, too
-            return (math.sqrt(3) * uniform(rng, shape)).astype(dtype_of(self.dtype))
-
         return {
-            "query": with_variance_1(queries, self.heads, self.d),
-            "key": with_variance_1(keys, self.shared_heads, self.d),
-            "value": uniform(rng, (keys, self.shared_heads, self.d), self.dtype),
+            **self.query_and_key(rng),
+            "value": uniform(rng, (self.tokens[1], self.shared_heads, self.d), self.dtype),
             "q_starts": q_starts,
             "k_starts": k_starts,
         }
 
     def reference(self, query: Any, key: Any, value: Any, q_starts: Any, k_starts: Any) -> dict[str, Any]:
-        """The reference in float64; in float32, whose error is far below the tolerance, for large sizes."""
-        wide = np.float32 if self.pairs() * self.d >= LARGE else np.float64
-        o = np.zeros(query.shape, wide)
-        lse = np.full((self.heads, len(query)), -np.inf)
-        group = self.heads // self.shared_heads
-        for i in range(self.batch):
-            queries, keys = slice(*q_starts[i : i + 2]), slice(*k_starts[i : i + 2])
-            for head in range(self.heads):
-                q, k, v = query[queries, head], key[keys, head // group], value[keys, head // group]
-                o[queries, head], lse[head, queries] = attend(q.astype(wide), k.astype(wide), v.astype(wide), self.causal)
+        o, lse = forward(self, query, key, value)
         return {"o": o, "lse": lse}
 
     def outputs(self) -> Mapping[str, Any]:
@@ -153,14 +77,6 @@ class Attention(Workload):
     def temporaries(self) -> Mapping[str, Any]:
         shape = (self.heads, self.tokens[0], self.k)
         return {"scores": (shape, "f32"), "probabilities": (shape, self.dtype)}
-
-    def pairs(self) -> int:
-        """Pairs of a query and a key that it sees, of one head of all sequences."""
-        found = 0
-        for queries, keys in zip(*(np.diff(starts) for starts in self.starts()), strict=True):
-            n, m = int(queries), int(keys)
-            found += causal_pairs(n, m) if self.causal else n * m
-        return found
 
     def work(self) -> Work:
         queries, keys = self.tokens
@@ -296,6 +212,20 @@ class Attention(Workload):
         return self.specialized(swept(self, t), persistent=True)
 
 
+def forward(w: AttentionSizes, query: Any, key: Any, value: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """o and lse of all heads and sequences, in the type ``w.wide``."""
+    o, lse = np.zeros(query.shape, w.wide), np.full((w.heads, len(query)), -np.inf)
+
+    def attend_one(sequence: int, head: int) -> None:
+        queries, keys = w.rows(sequence)
+        shared = head // (w.heads // w.shared_heads)
+        q, k, v = (x.astype(w.wide) for x in (query[queries, head], key[keys, shared], value[keys, shared]))
+        o[queries, head], lse[head, queries] = attend(q, k, v, w.causal)
+
+    for_each_head(w.batch, w.heads, attend_one)
+    return o, lse
+
+
 def attend(
     q: np.ndarray[Any, Any], k: np.ndarray[Any, Any], v: np.ndarray[Any, Any], causal: bool
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -317,12 +247,6 @@ def attend(
     return o, lse
 
 
-def causal_pairs(n: int, m: int) -> int:
-    """Pairs of n queries and the keys, of m, that they see with a causal mask: query i sees i + 1 + m - n, or none."""
-    fewest = max(1, 1 + m - n)
-    return min(n, m) * (fewest + m) // 2
-
-
 def swept(w: Attention, t: Tile) -> AttentionTile:
     """The tile of step 5."""
     registers = {1: 0, 2: 240, 3: 160}[t.CONSUMERS]
@@ -338,9 +262,3 @@ def usable(w: Attention, tile: AttentionTile) -> bool | str:
         rows = f"two rows of {tile.BN} scores and {tile.D} results"
         return f"a thread needs about {needed} registers for {rows}, and has {registers}"
     return fits(w, tile.shared_bytes)
-
-
-def fits(w: Attention, needed: int) -> bool | str:
-    """Whether a CTA may have this much shared memory."""
-    limit = w.device.target.limits.shared_bytes_per_cta
-    return needed <= limit or f"needs {needed} bytes of shared memory, more than {limit}"

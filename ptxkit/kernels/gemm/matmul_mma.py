@@ -1,4 +1,8 @@
-"""matmul_mma: bf16 or f16 matrix product by mma.sync and ldmatrix, in six steps, for sm_80 and, with TMA, sm_90 and later."""
+"""matmul_mma: bf16 or f16 matrix product by mma.sync and ldmatrix, in six steps, for sm_80 and, with TMA, sm_90 and later.
+
+The step with block scaling, for sm_120a, quantizes its operands and is therefore a variant of another kernel:
+``matmul_block_scaled:mma_sync``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ TILE = {
 
 @dataclass(frozen=True)
 class MmaTile(TemplateStruct):
-    """``MmaTile`` of cu/kernels/matmul_mma.cu."""
+    """``MmaTile`` of cu/ptxkit/gemm/mma.cuh."""
 
     BM: int
     BN: int

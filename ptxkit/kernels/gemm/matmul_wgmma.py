@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptxkit import Launch, TensorMap, Tile, cdiv, variant
+from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
@@ -15,6 +15,17 @@ BK = 64  # elements of k in a tile
 BOX_BYTES = 16 * 64 * 2  # the part of c that a consumer warp stores at a time
 REQUIRES = ("sm_90a",)
 
+TILE = {
+    "BM": [128, 64, 256],  # rows and columns of c in a tile
+    "BN": [256, 128, 64, 192],
+    "CONSUMERS": [2, 1],  # warpgroups that multiply
+    "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
+    "CLUSTER_M": [1, 2, 4],  # CTAs that share a tile of b
+    "CLUSTER_N": [1, 2],  # CTAs that share a tile of a
+    "GROUP": [16, 4, 8, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+    "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+    "BOXES": [2, 4, 1],  # boxes of c that a warp may have in flight
+}
 STEP_3 = Tile(
     {
         "BM": 128,
@@ -33,7 +44,7 @@ STEP_3 = Tile(
 
 @dataclass(frozen=True)
 class WgmmaTile(TemplateStruct):
-    """``WgmmaTile`` of cu/kernels/matmul_wgmma.cu."""
+    """``WgmmaTile`` of cu/ptxkit/gemm/wgmma_product.cuh."""
 
     BM: int
     BN: int
@@ -59,31 +70,58 @@ STEP_7 = but(STEP_6, REGISTERS=240)
 
 
 def shared_bytes(t: Tile) -> int:
-    """Dynamic shared memory of a CTA: ``Layout`` of the kernel."""
+    """Dynamic shared memory of a CTA: ``WgmmaLayout`` of the kernel."""
     boxes = 4 * t.CONSUMERS * t.BOXES * BOX_BYTES if t.STORE else 0
     return int(t.STAGES * (t.BM + t.BN) * BK * 2 + boxes + 16 * t.STAGES)
 
 
+def product_launch(
+    kernel: str,
+    w: Workload,
+    size: tuple[int, int],
+    t: Tile,
+    maps: tuple[str, str, str],
+    args: tuple[object, ...],
+    template: tuple[object, ...],
+    *,
+    persistent: bool = True,
+    beside: int = 0,
+) -> Launch:
+    """A launch of a kernel around ``wgmma_product`` of cu/ptxkit/gemm/wgmma_product.cuh.
+
+    Args:
+        w: the workload, for the number of SMs.
+        size: rows and columns of c.
+        t: a tile with all parameters of :class:`WgmmaTile`, which is the first template argument.
+        maps: names of the arrays a, b and c, whose tensor maps are the first parameters of the kernel.
+        args, template: the other arguments.
+        persistent: at most one CTA for each SM, instead of one for each tile.
+        beside: bytes of shared memory beside those of the product.
+    """
+    rows, cols = size
+    cluster = t.CLUSTER_M * t.CLUSTER_N
+    tiles = cdiv(rows, t.BM * t.CLUSTER_M) * cdiv(cols, t.BN * t.CLUSTER_N)
+    a, b, c = maps
+    return Launch(
+        kernel,
+        cluster * (min(tiles, max(1, w.device.sms // cluster)) if persistent else tiles),
+        128 * (t.CONSUMERS + 1),
+        (
+            TensorMap(a, box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
+            TensorMap(b, box=(t.BN // t.CLUSTER_M, BK), swizzle="128B"),
+            TensorMap(c, box=(16, 64), swizzle="128B"),
+            *args,
+        ),
+        shared=shared_bytes(t) + beside,
+        cluster=cluster if cluster > 1 else None,
+        template=(WgmmaTile(**t), *template),
+    )
+
+
 def specialized(w: Matmul, t: Tile, *, persistent: bool = True) -> list[Launch]:
     """A launch of ``matmul_specialized``."""
-    cluster = t.CLUSTER_M * t.CLUSTER_N
-    tiles = cdiv(w.m, t.BM * t.CLUSTER_M) * cdiv(w.n, t.BN * t.CLUSTER_N)
-    return [
-        Launch(
-            "matmul_specialized",
-            cluster * (min(tiles, max(1, w.device.sms // cluster)) if persistent else tiles),
-            128 * (t.CONSUMERS + 1),
-            (
-                TensorMap("a", box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
-                TensorMap("b", box=(t.BN // t.CLUSTER_M, BK), swizzle="128B"),
-                TensorMap("c", box=(16, 64), swizzle="128B"),
-                *w.scalars,
-            ),
-            shared=shared_bytes(t),
-            cluster=cluster if cluster > 1 else None,
-            template=(WgmmaTile(**t), w.epilogue_bits),
-        )
-    ]
+    maps, template = ("a", "b", "c"), (w.epilogue_bits,)
+    return [product_launch("matmul_specialized", w, (w.m, w.n), t, maps, w.scalars, template, persistent=persistent)]
 
 
 def plain(w: Matmul, rows: int, cols: int) -> list[Launch]:
@@ -100,7 +138,17 @@ def full(t: Tile) -> Tile:
 
 def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of step 8."""
-    simple = not w.beta and w.epilogue == "none"  # an epilogue that reads arrays needs more registers
+    return can_run(w, t, simple=not w.beta and w.epilogue == "none")
+
+
+def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0) -> bool | str:
+    """Whether a tile has enough registers and shared memory, or why not.
+
+    Args:
+        t: a tile of step 8; parameters that it omits are those of step 8.
+        simple: the epilogue reads no arrays, and therefore needs few registers.
+        beside: bytes of shared memory beside those of the product.
+    """
     most = 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
         return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
@@ -112,7 +160,7 @@ def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     if boxes % min(t.BOXES, boxes):
         return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
     limit = w.device.target.limits.shared_bytes_per_cta
-    if (needed := shared_bytes(full(t))) > limit:
+    if (needed := shared_bytes(full(t)) + beside) > limit:
         return f"needs {needed} bytes of shared memory, more than {limit}"
     return True
 
@@ -164,17 +212,7 @@ class MatmulWgmma(Matmul):
 
     @variant(
         requires=REQUIRES,
-        tile={
-            "BM": [128, 64, 256],  # rows and columns of c in a tile
-            "BN": [256, 128, 64, 192],
-            "CONSUMERS": [2, 1],  # warpgroups that multiply
-            "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
-            "CLUSTER_M": [1, 2, 4],  # CTAs that share a tile of b
-            "CLUSTER_N": [1, 2],  # CTAs that share a tile of a
-            "GROUP": [16, 4, 8, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
-            "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
-            "BOXES": [2, 4, 1],  # boxes of c that a warp may have in flight
-        },
+        tile=TILE,
         constraint=usable,
         prefer=preferred,
     )

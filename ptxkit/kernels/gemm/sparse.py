@@ -6,6 +6,8 @@ the products. Types are numpy's float16 and ml_dtypes' bfloat16 and float8_e4m3f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ ROWS = 64  # rows of a block of the metadata
 STAGE_BYTES = 128  # of a row of the dense matrix in a stage
 FIRST_TWO = 4  # metadata of positions 0 and 1
 
-CHUNK = 1024  # rows that are compared at a time, to limit temporary memory
+CHUNK = 256  # rows that a thread handles at a time, which limits temporary memory
 
 Matrix = npt.NDArray[Any]
 
@@ -43,17 +45,26 @@ def nibbles(dense: Matrix) -> npt.NDArray[np.uint8]:
     Magnitudes have the order of their bits without the sign: infinity is larger than every number, and NaN than infinity. Of
     equal ones, the elements with the lower positions are selected.
     """
-    bits = 8 * dense.dtype.itemsize
     found = np.empty((dense.shape[0], dense.shape[1] // 4), np.uint8)
-    for start in range(0, len(dense), CHUNK):
-        fours = np.ascontiguousarray(dense[start : start + CHUNK]).view(f"u{bits // 8}")
-        fours = fours.reshape(len(fours), -1, 4) & ((1 << (bits - 1)) - 1)
-        keys = [fours[..., i].astype(np.uint32) << 2 | (3 - i) for i in range(4)]  # all different
-        (low, lower), (high, higher) = (_sorted(*keys[:2]), _sorted(*keys[2:]))
-        first, other = _sorted(low, high)
-        second = np.maximum(other, np.where(low > high, lower, higher))
-        p, q = 3 - (first & 3), 3 - (second & 3)
-        found[start : start + CHUNK] = np.minimum(p, q) | np.maximum(p, q) << 2
+
+    def select(rows: slice) -> None:
+        found[rows] = _nibbles(dense[rows])
+
+    _each_chunk(len(dense), select)
+    return found
+
+
+def _nibbles(dense: Matrix) -> npt.NDArray[np.uint8]:
+    """:func:`nibbles` of a chunk."""
+    bits = 8 * dense.dtype.itemsize
+    fours = np.ascontiguousarray(dense).view(f"u{bits // 8}")
+    fours = fours.reshape(len(fours), -1, 4) & ((1 << (bits - 1)) - 1)
+    keys = [fours[..., i].astype(np.uint32) << 2 | (3 - i) for i in range(4)]  # all different
+    (low, lower), (high, higher) = (_sorted(*keys[:2]), _sorted(*keys[2:]))
+    first, other = _sorted(low, high)
+    second = np.maximum(other, np.where(low > high, lower, higher))
+    p, q = 3 - (first & 3), 3 - (second & 3)
+    found: npt.NDArray[np.uint8] = (np.minimum(p, q) | np.maximum(p, q) << 2).astype(np.uint8)
     return found
 
 
@@ -63,8 +74,13 @@ def compress(dense: Matrix) -> tuple[Matrix, npt.NDArray[np.uint32]]:
     found = nibbles(dense)
     values = np.empty((rows, k // 4, 2), dense.dtype)
     fours = dense.reshape(rows, -1, 4)
-    for i, position in enumerate((found & 3, found >> 2)):
-        values[..., i] = np.take_along_axis(fours, position[..., None].astype(np.int64), axis=-1)[..., 0]
+
+    def select(chunk: slice) -> None:
+        for i, position in enumerate((found[chunk] & 3, found[chunk] >> 2)):
+            at = position[..., None].astype(np.int64)
+            values[chunk, :, i] = np.take_along_axis(fours[chunk], at, axis=-1)[..., 0]
+
+    _each_chunk(rows, select)
     return values.reshape(rows, k // 2), encode(found, dense.dtype.itemsize)
 
 
@@ -72,8 +88,12 @@ def prune(dense: Matrix) -> Matrix:
     """The matrix with zeros in the place of the elements that are not stored."""
     found = nibbles(dense)
     pruned = dense.copy().reshape(len(dense), -1, 4)
-    for i in range(4):
-        pruned[..., i][((found & 3) != i) & (found >> 2 != i)] = 0
+
+    def clear(rows: slice) -> None:
+        for i in range(4):
+            pruned[rows, :, i][((found[rows] & 3) != i) & (found[rows] >> 2 != i)] = 0
+
+    _each_chunk(len(dense), clear)
     return pruned.reshape(dense.shape)
 
 
@@ -106,6 +126,16 @@ def encode(found: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[np.uint32
     for i in range(8):
         words |= eights[..., i].astype(np.uint32) << np.uint32(4 * i)
     return words
+
+
+def _each_chunk(rows: int, function: Callable[[slice], None]) -> None:
+    """Call a function for all chunks of rows, in threads: numpy releases the interpreter's lock."""
+    chunks = [slice(start, start + CHUNK) for start in range(0, rows, CHUNK)]
+    if len(chunks) == 1:
+        function(chunks[0])
+        return
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(function, chunks))
 
 
 def _sorted(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -38,7 +38,7 @@ TILE_PIPELINED: Mapping[str, list[Any]] = {
     "PARTIALS": [*TILE["PARTIALS"], SMS // 2, SMS // 4, 32, 16, 8],  # fewer are for clusters
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are prefetched while one is computed
     "MAX_IN_FLIGHT": [0, 1, 2, 3],  # maximum number of these rows in flight; 0: all
-    "SMEM_GAMMA": [False, True],  # with producer warps: gamma in shared memory instead of registers
+    "SMEM_GAMMA": [False, True],  # with producer warps: gamma (and beta) in shared memory instead of registers
 }
 
 
@@ -56,10 +56,43 @@ class BackwardTile(TemplateStruct):
     CTAS_PER_SM: int
 
 
+def normalized(
+    x: np.ndarray[Any, Any], rstd: np.ndarray[Any, Any], mean: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """(x - mean) * rstd of each row in float64; without a mean, x * rstd."""
+    n = x.astype(np.float64)
+    if mean is not None:
+        n -= mean.astype(np.float64)[:, None]
+    n *= rstd.astype(np.float64)[:, None]
+    return n
+
+
+def relu_derivative(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """0 for numbers up to 0, else 1; 1 for NaN, as in frameworks."""
+    return np.where(z <= 0, 0.0, 1.0)
+
+
+def gelu_tanh_derivative(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The derivative of z / (1 + exp(-u)), u = sqrt(8/pi) (z + 0.044715 z^3), which is GELU's tanh approximation."""
+    z = np.clip(z, -20, 20)  # beyond them the derivative is 0 or 1; the clip prevents products of infinity and 0
+    root = np.sqrt(8 / np.pi)
+    u, slope = root * (z + 0.044715 * z**3), root * (1 + 3 * 0.044715 * z**2)
+    rising, falling = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+    result: np.ndarray[Any, Any] = rising * (1 + z * slope * falling)
+    return result
+
+
+DERIVATIVES = {"relu": relu_derivative, "gelu": gelu_tanh_derivative}
+DERIVATIVE_FLOPS = {"none": 0, "relu": 3, "gelu": 14}
+"""Flops of an activation's argument, its derivative and the product with dy; ex2 and rcp count as one, an fma as two."""
+NEAR_ZERO = 1e-5  # relative to its two terms: a sum for which f32 may give another sign
+
+
 def registers(w: Any, t: Tile) -> int:
-    """Registers of a thread: n, w, gamma, the partial sums of dgamma and, for layernorm, dbeta; and 32 for other values."""
-    rows_held = (5 if w.centered else 4) - bool(t.get("SMEM_GAMMA"))
-    count: int = rows_held * width(w.dtype) * t.VECTORS + 32
+    """Registers of a thread: n, w, the weights, the partial sums of dgamma and, for layernorm, dbeta; and other values."""
+    other = 32 if w.activation == "none" else 40
+    rows_held = (4 if w.centered else 3) + (0 if t.get("SMEM_GAMMA") else len(weights(w)))
+    count: int = rows_held * width(w.dtype) * t.VECTORS + other
     return count
 
 
@@ -102,9 +135,10 @@ def producer_warps(w: Any, t: Tile) -> int:
 
 
 def shared_bytes(w: Any, t: Tile) -> int:
-    """Dynamic shared memory of a CTA: the prefetched rows of x and dy, and gamma with SMEM_GAMMA."""
+    """Dynamic shared memory of a CTA: the prefetched rows of x and dy, and the weights with SMEM_GAMMA."""
     rows_ahead = 2 * t.get("STAGES", 2) * t.THREADS
-    return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * bool(t.get("SMEM_GAMMA"))))
+    kept = len(weights(w)) if t.get("SMEM_GAMMA") else 0
+    return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * kept))
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
@@ -155,6 +189,7 @@ class Gradients(Workload):
     norm: ClassVar[str]
     centered: ClassVar[bool]
     eps: ClassVar[float]  # the eps with which the statistics were computed
+    activation = "none"  # an option of the kernels that have one
     rows: int = 16384
     cols: int = 4096
     dtype: row.Dtype = "f32"
@@ -167,7 +202,15 @@ class Gradients(Workload):
         squares = wide.var(1) if self.centered else np.einsum("rc,rc->r", wide, wide) / self.cols
         kept = {"mean": wide.mean(1).astype(np.float32)} if self.centered else {}
         rstd = (1 / np.sqrt(squares + self.eps)).astype(np.float32)
-        return {"x": x, "dy": dy, "gamma": uniform(rng, self.cols, self.dtype), **kept, "rstd": rstd}
+        made = {"x": x, "dy": dy, "gamma": uniform(rng, self.cols, self.dtype), **kept, "rstd": rstd}
+        if self.activation == "none":
+            return made
+        made["beta"] = uniform(rng, self.cols, self.dtype)
+        if self.activation == "relu":  # the derivative jumps at 0, where rounding decides
+            scaled = normalized(x, rstd, kept.get("mean")) * made["gamma"].astype(np.float64)
+            shift = made["beta"].astype(np.float64)
+            dy[np.abs(scaled + shift) <= NEAR_ZERO * (np.abs(scaled) + np.abs(shift))] = 0
+        return made
 
     def reference(
         self,
@@ -176,14 +219,14 @@ class Gradients(Workload):
         gamma: np.ndarray[Any, Any],
         rstd: np.ndarray[Any, Any],
         mean: np.ndarray[Any, Any] | None = None,
+        beta: np.ndarray[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        factor = rstd.astype(np.float64)[:, None]
-        n = x.astype(np.float64)
-        if mean is not None:
-            n -= mean.astype(np.float64)[:, None]
-        n *= factor
+        factor, scale = rstd.astype(np.float64)[:, None], gamma.astype(np.float64)
+        n = normalized(x, rstd, mean)
         dy = dy.astype(np.float64)
-        w = dy * gamma.astype(np.float64)
+        if beta is not None:
+            dy *= DERIVATIVES[self.activation](n * scale + beta.astype(np.float64))
+        w = dy * scale
         dx = w - n * np.einsum("rc,rc->r", w, n)[:, None] / self.cols
         if self.centered:
             dx -= w.mean(1, keepdims=True)
@@ -196,15 +239,16 @@ class Gradients(Workload):
 
     def temporaries(self) -> Mapping[str, Any]:
         matrix, partial = ((self.rows, self.cols), "f32"), ((MOST_PARTIALS, self.cols), "f32")
-        shared = {"normalized": matrix, "weighted": matrix, "product": matrix, "means_wn": (self.rows, "f32")}
+        shared: dict[str, Any] = {"dz": matrix} if self.activation != "none" else {}
+        shared |= {"normalized": matrix, "weighted": matrix, "product": matrix, "means_wn": (self.rows, "f32")}
         return (
             shared | {"gammas": partial} | ({"means_w": (self.rows, "f32"), "betas": partial} if self.centered else {})
         )
 
     def work(self) -> Work:
         n, size, kept = self.rows * self.cols, row.itemsize(self.dtype), len(statistics(self))
-        shared = 1 + len(gradients(self))  # gamma and its gradients
-        flops = 14 if self.centered else 11
+        shared = len(weights(self)) + len(gradients(self))
+        flops = (14 if self.centered else 11) + DERIVATIVE_FLOPS[self.activation]
         return Work(flops=flops * n, bytes=size * (3 * n + shared * self.cols) + 4 * kept * self.rows)
 
     def constraints(self) -> Iterable[str]:
@@ -212,15 +256,22 @@ class Gradients(Workload):
 
     @property
     def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the sizes here
-        """A sum over many rows may cancel; its error is that of its terms, each rounded to half an ulp of the partial sum."""
+        """A sum over many rows may cancel; its error is that of its terms, each rounded to half an ulp of the partial sum.
+
+        The derivative of gelu has an error of up to 2^-20 (``cu/ptxkit/elementwise/activations.cuh``), and an error of its
+        argument, two roundings of n and one of the sum, has at most 1.13 times its effect; rstd, 1.7 for inputs in [-1, 1),
+        multiplies these errors in dx.
+        """
         if self.dtype != "f32":
             return None
-        return Tolerance(relative=1e-5, absolute=1e-6 * max(1.0, np.sqrt(self.rows)))
+        term = 4e-6 if self.activation == "gelu" else 1e-6
+        return Tolerance(relative=1e-5, absolute=term * max(1.0, np.sqrt(self.rows)))
 
 
 def unfused(w: Any) -> list[Launch]:
     """One launch per operation."""
     norm, cu = w.norm, row.cu_type(w.dtype)
+    dy, kind = ("dy", cu) if w.activation == "none" else ("dz", "float")  # the gradient of what is normalized and scaled
     sums = (cdiv(w.cols, 32), row.THREADS)
     args = ("normalized", "product", w.cols)
 
@@ -231,23 +282,44 @@ def unfused(w: Any) -> list[Launch]:
         return row.by_row(f"{norm}_backward_mean", w, (of, to, w.cols), ())
 
     mean_w = [mean("weighted", "means_w")] if w.centered else []
+    activated = []
+    if w.activation != "none":
+        given = ("dy", "normalized", *weights(w), "dz", w.cols)
+        activated.append(row.by_element(f"{prefix(w)}_derive", w, given, types(w)))
     combined = ("weighted", "normalized", "means_wn", "means_w" if w.centered else row.NULL, "rstd", "dx", w.cols)
     return [
         row.by_element(f"{norm}_backward_normalize", w, ("x", *statistics(w), "normalized", w.cols), (cu,)),
-        row.by_element(f"{norm}_backward_weigh", w, ("dy", "gamma", "weighted", w.cols), (cu,)),
+        *activated,
+        row.by_element(f"{prefix(w)}_weigh", w, (dy, "gamma", "weighted", w.cols), (cu,)),
         row.by_element(f"{norm}_backward_multiply", w, ("weighted", *args), ("float",)),
         mean("product", "means_wn"),
         *mean_w,
         row.by_element(f"{norm}_backward_combine", w, combined, (cu,)),
-        row.by_element(f"{norm}_backward_multiply", w, ("dy", *args), (cu,)),
+        row.by_element(f"{norm}_backward_multiply", w, (dy, *args), (kind,)),
         total("product", "dgamma", "float"),
-        *([total("dy", "dbeta", cu)] if w.centered else []),
+        *([total(dy, "dbeta", kind)] if w.centered else []),
     ]
 
 
 def statistics(w: Any) -> tuple[str, ...]:
     """Names of the forward kernel's statistics."""
     return ("mean", "rstd") if w.centered else ("rstd",)
+
+
+def weights(w: Any) -> tuple[str, ...]:
+    """Names of the weights: beta is needed for the argument of an activation."""
+    return ("gamma",) if w.activation == "none" else ("gamma", "beta")
+
+
+def prefix(w: Any) -> str:
+    """How the names of the kernels begin that differ if there is an activation."""
+    return f"{w.norm}_backward" if w.activation == "none" else f"{w.norm}_activation_backward"
+
+
+def types(w: Any) -> tuple[str, ...]:
+    """The first template arguments of these kernels: element type and, if there is one, activation."""
+    cu = row.cu_type(w.dtype)
+    return (cu,) if w.activation == "none" else (cu, w.activation.upper())
 
 
 def gradients(w: Any) -> tuple[str, ...]:
@@ -257,28 +329,29 @@ def gradients(w: Any) -> tuple[str, ...]:
 
 def columns(w: Any) -> Launch:
     """dgamma and dbeta, in a separate pass."""
-    args = ("x", "dy", *statistics(w), *gradients(w), w.rows, w.cols)
-    template = (row.cu_type(w.dtype), row.THREADS)
-    return Launch(f"{w.norm}_backward_columns", cdiv(w.cols, 32), row.THREADS, args, template=template)
+    given = () if w.activation == "none" else weights(w)
+    args = ("x", "dy", *given, *statistics(w), *gradients(w), w.rows, w.cols)
+    template = (*types(w), row.THREADS)
+    return Launch(f"{prefix(w)}_columns", cdiv(w.cols, 32), row.THREADS, args, template=template)
 
 
 def fused(w: Any) -> list[Launch]:
     """dx with one CTA per row, then the sums over rows."""
-    args = ("x", "dy", "gamma", *statistics(w), "dx", w.cols)
-    return [row.kept(f"{w.norm}_backward_fused", w, args, (row.cu_type(w.dtype),), size=8), columns(w)]
+    args = ("x", "dy", *weights(w), *statistics(w), "dx", w.cols)
+    return [row.kept(f"{prefix(w)}_fused", w, args, types(w), size=8), columns(w)]
 
 
 def vectorized(w: Any, t: Tile) -> list[Launch]:
     """All gradients in one pass, and a small launch that adds up the partial sums; two passes for long rows."""
     norm, cu = w.norm, row.cu_type(w.dtype)
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
-    inputs = ("x", "dy", "gamma", *statistics(w), "dx")
+    inputs = ("x", "dy", *weights(w), *statistics(w), "dx")
     if not row.in_registers(w, t):
-        template: tuple[object, ...] = (cu, t.THREADS, t.VECTORS, t.CLUSTER)
+        template: tuple[object, ...] = (*types(w), t.THREADS, t.VECTORS, t.CLUSTER)
         args: tuple[object, ...] = (*inputs, w.rows, w.cols)
         grid = w.rows * t.CLUSTER
         return [
-            Launch(f"{norm}_backward_streamed", grid, t.THREADS, args, cluster=cluster, template=template),
+            Launch(f"{prefix(w)}_streamed", grid, t.THREADS, args, cluster=cluster, template=template),
             columns(w),
         ]
     lanes = row.lanes(w, t)
@@ -300,9 +373,9 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         SMEM_GAMMA=t.get("SMEM_GAMMA", False),
         CTAS_PER_SM=t.CTAS_PER_SM,
     )
-    name = f"{norm}_backward_{'warp_specialized' if specialized else 'vectorized'}"
+    name = f"{prefix(w)}_{'warp_specialized' if specialized else 'vectorized'}"
     block = t.THREADS + 32 * producer_warps(w, t) if specialized else t.THREADS
-    main = Launch(name, ctas * t.CLUSTER, block, args, shared_bytes(w, t), cluster, template=(cu, tile))
+    main = Launch(name, ctas * t.CLUSTER, block, args, shared_bytes(w, t), cluster, template=(*types(w), tile))
     return [
         main,
         Launch(

@@ -1,24 +1,28 @@
-"""layernorm_backward: dx, dgamma and dbeta of layernorm, from x, dy, gamma and the forward kernel's statistics."""
+"""layernorm_backward: dx, dgamma and dbeta of activation(layernorm), from x, dy, the weights and the stored statistics."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ptxkit import Launch, Tile, variant
 from ptxkit.kernels.rows import backward
 
 
 class LayernormBackward(backward.Gradients):
-    """Gradients of layernorm: one read of x and dy and one write of dx, and sums over rows."""
+    """Gradients of layernorm and its activation: one read of x and dy and one write of dx, and sums over rows.
+
+    With an activation, dy is first multiplied by its derivative, for which the normalized row is scaled and shifted again.
+    """
 
     source = "layernorm_backward.cu"
     norm: ClassVar[str] = "layernorm"
     centered: ClassVar[bool] = True
     eps: ClassVar[float] = 1e-5
+    activation: Literal["none", "relu", "gelu"] = "none"
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Nine launches, one per operation, through device memory."""
+        """Nine launches, with an activation ten, one per operation, through device memory."""
         return backward.unfused(self)
 
     @variant

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxkit.bench.peers import torch_ops
 from ptxkit.bench.peers.cublas_peer import CublasPeer
-from ptxkit.bench.peers.cusparselt_peer import CusparseltPeer, SparseProduct
+from ptxkit.bench.peers.cusparselt_peer import CusparseltPeer, SparseGatedFfn, SparseProduct
 from ptxkit.bench.peers.cutlass_peer import CutlassPeer
 from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse
 from ptxkit.kernels.gemm.matmul_tcgen05 import MatmulTcgen05
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+from ptxkit.kernels.gemm.sparse_swiglu_ffn import SparseSwigluFfn
+from ptxkit.kernels.gemm.swiglu_ffn import SwigluFfn
 
 
 def test_it_offers_products_with_compressed_weights():
@@ -21,6 +24,8 @@ def test_it_offers_products_with_compressed_weights():
     assert peer.offers(MatmulSparse())
     assert peer.offers(MatmulSparse(dtype="e4m3"))
     assert not peer.offers(MatmulSparse(weights="dense"))  # the other variants multiply a matrix that has been pruned already
+    assert peer.offers(SparseSwigluFfn())
+    assert not peer.offers(SwigluFfn())
     assert not peer.offers(MatmulWgmma())
 
 
@@ -97,3 +102,22 @@ def test_another_b_in_the_same_memory_is_compressed_again():
     b *= 2
     product.renew()
     np.testing.assert_array_equal(captured, b)
+
+
+def test_the_products_of_a_gated_layer_are_searched_one_by_one():
+    torch = FakeTorch(searches=True)
+    torch.nn = SimpleNamespace(functional=SimpleNamespace(silu=lambda x: x / (1 + np.exp(-x))))
+    layer = SparseGatedFfn(torch)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (3, 8), "gate": (12, 8), "up": (12, 8), "down": (8, 12)}
+    given = {name: rng.standard_normal(shape).astype(np.float32).view(Array) for name, shape in shapes.items()}
+    gate = given["x"] @ given["gate"].T
+    h = gate / (1 + np.exp(-gate)) * (given["x"] @ given["up"].T)
+    for _ in range(2):
+        np.testing.assert_allclose(layer(**given), h @ given["down"].T, rtol=1e-5)
+    assert torch.calls.count("compress") == torch.calls.count("mm_search") == 3
+    assert layer.note.startswith("gate: alg_id=3") and "down: alg_id=3" in layer.note
+    definition = torch_ops.find(SparseSwigluFfn())
+    assert isinstance(CusparseltPeer().made(None, definition, SimpleNamespace(module=torch)), SparseGatedFfn)
+    product = torch_ops.find(MatmulSparse())
+    assert isinstance(CusparseltPeer().made(None, product, SimpleNamespace(module=torch)), SparseProduct)

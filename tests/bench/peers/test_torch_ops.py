@@ -33,6 +33,8 @@ CASES = [
     ("two_stage_pipeline", [132], {}),
     ("warp_specialized", [132], {}),
     ("layernorm_backward", [7, 33], {}),
+    ("layernorm_backward", [7, 33], {"activation": "gelu"}),
+    ("layernorm_backward", [7, 33], {"activation": "relu", "dtype": "bf16"}),
     ("rmsnorm_backward", [7, 33], {}),
     ("rmsnorm_backward", [7, 33], {"dtype": "f16"}),
     ("bias_dropout_residual", [7, 33], {"p": 0.0}),
@@ -47,8 +49,15 @@ CASES = [
     ("softmax", [7, 33], {"dtype": "f16"}),
     ("scale_mask_softmax", [7, 33], {}),
     ("layernorm_quantize", [7, 33], {}),
+    ("attention_scores", [2, 4, 37, 50, 64], {"kv_heads": 2, "mask": "causal"}),
+    ("attention_scores", [2, 2, 40, 33, 64], {"mask": "array", "mask_shape": "batch", "dtype": "f16"}),
     ("sparse_compress", [7, 64], {}),
     ("sparse_compress", [7, 64], {"dtype": "f16"}),
+    ("moe_int8", [20, 32, 48], {}),
+    ("moe_int8", [20, 32, 48], {"output": "given"}),
+    ("moe_int8", [20, 32, 48], {"output": "bf16"}),
+    ("swiglu_ffn", [7, 24, 40], {}),
+    ("sparse_swiglu_ffn", [7, 32, 48], {"dtype": "f16"}),
 ]
 
 
@@ -58,6 +67,8 @@ def tensors(torch, inputs):
     def tensor(value):
         if value.dtype == dtype_of("bf16"):
             return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+        if value.dtype == dtype_of("e4m3"):
+            return torch.from_numpy(value.view(np.uint8)).view(torch.float8_e4m3fn)
         return torch.from_numpy(value)
 
     return {name: tensor(v) if np.ndim(v) else np.asarray(v).item() for name, v in inputs.items()}
@@ -92,6 +103,17 @@ def test_definition_agrees_with_the_reference(name, sizes, options, compiled):
         assert verdict.verified, verdict.worst
 
 
+@pytest.mark.parametrize("kernel", ["attention", "attention_e4m3"])
+@pytest.mark.parametrize("options", [{}, {"causal": True, "kv_heads": 2}], ids=["full", "causal"])
+def test_attention_agrees_with_the_reference(kernel, options):
+    torch = pytest.importorskip("torch")
+    workload = registry.get(kernel)(batch=2, heads=4, q=37, k=50, d=64, **options)
+    inputs = workload.inputs(np.random.default_rng(5))
+    _, actual = outputs(torch, workload, inputs)
+    verdict = compare("o", actual["o"], workload.reference(**inputs)["o"], workload.tolerance["o"])
+    assert verdict.verified, verdict.worst
+
+
 @pytest.mark.parametrize("name, where", [("softmax", "y"), ("bias_dropout_residual", "out")])
 def test_dropout_is_torchs_own(name, where):
     torch = pytest.importorskip("torch")
@@ -121,6 +143,22 @@ def test_a_row_that_may_be_masked_as_a_whole_is_not_offered():
     assert torch_ops.find(kernel.make([128, 256])) is not None
     assert torch_ops.find(kernel.make([128, 2])) is None
     assert torch_ops.find(kernel.make([128, 256], {"masked": 1.0})) is None
+
+
+@pytest.mark.parametrize(
+    "options, offered",
+    [
+        ({"mask": "array"}, True),
+        ({"mask": "array", "masked": 1.0}, False),
+        ({"mask": "array", "k": 8}, False),
+        ({"mask": "causal"}, True),
+        ({"mask": "causal", "k": 4095}, False),
+        ({"k": 4095}, True),
+    ],
+)
+def test_scores_of_which_a_row_may_be_masked_as_a_whole_are_not_offered(options, offered):
+    kernel = registry.get("attention_scores")
+    assert (torch_ops.find(kernel(**options)) is not None) is offered
 
 
 def test_a_kernel_of_the_same_name_elsewhere_is_another():

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ptxkit.bench.peers import triton_ops
 from ptxkit.workload import registry
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.launch import Tolerance, array_spec
+from ptxkit.workload.tolerance import Rule
 from ptxkit.workload.verify import compare
 
 CASES = [
@@ -42,6 +44,14 @@ CASES = [
     ("scale_mask_softmax", [33, 3], {"masked": 0.7}),
     ("scale_mask_softmax", [7, 128], {}),
     ("layernorm_quantize", [7, 33], {}),
+    ("moe_routed", [5, 32, 16, 4, 2], {}),
+    ("moe_routed", [40, 48, 32, 3, 3], {}),
+    ("moe_routed", [7, 32, 48, 40, 3], {"renormalize": False}),
+]
+ATTENTION = [
+    ([3, 2, 70, 140, 64], {"causal": True, "kv_heads": 1, "lengths": "random", "dtype": "f16"}),
+    ([1, 2, 70, 150, 64], {"dtype": "f16"}),
+    ([1, 1, 150, 9, 64], {"causal": True, "dtype": "f16"}),
 ]
 GRADIENTS = ["layernorm_backward", "rmsnorm_backward"]
 LONG = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
@@ -118,6 +128,8 @@ def check(name, sizes, options, config_index=0):
         arguments = [named[a] if isinstance(a, str) else a for a in each.arguments]
         each.kernel[each.grid(config)](*arguments, **each.constants, **config)
     tolerance = program.tolerance or workload.tolerance
+    if isinstance(tolerance, Mapping):
+        tolerance = Rule(outputs=tolerance)
     if name == "saxpy":
         tolerance = Tolerance(ulp=4)  # the interpreter has no fma
     for output, value in expected.items():
@@ -147,9 +159,14 @@ def main():
             check(name, [3, 150], {})
         check("softmax", [3, 150], {"p": 0.25})
         check("layernorm", [3, 150], {"activation": "none", "training": True})
+        for sizes, options in ATTENTION:
+            check("attention", sizes, options)
+            check("attention", sizes, options, -1)
         for name in GRADIENTS:
             check(name, [150, 33], {})
             check(name, [150, 64], {"dtype": "bf16"}, -1)
+        check("layernorm_backward", [150, 33], {"activation": "gelu"})
+        check("layernorm_backward", [150, 64], {"activation": "relu", "dtype": "bf16"}, -1)
 
 
 if __name__ == "__main__":

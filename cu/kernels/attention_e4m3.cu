@@ -1,0 +1,357 @@
+// Attention, forward, of e4m3 elements with one scale for each head: o = softmax(q k^T / sqrt(D)) v, where q, k and v are
+// the elements times the scales of their heads. Shapes, sequences, masks and the logarithms of sums are those of
+// attention.cu; o has bf16 elements.
+//
+// - `attention_e4m3_dequantize` writes bf16 elements times their scale, for the kernels of attention.cu.
+// - `attention_e4m3_transpose` writes the values with the keys as the contiguous dimension: the second operand of an e4m3
+//     product must be K-major, and the keys are its K.
+// - `attention_e4m3`: both products by wgmma on e4m3, in the form of attention_specialized. Exponentials are rounded to
+//     e4m3 in registers, relative to 2^8 times the maximum of a row, which uses more of the type's range. Each product of
+//     exponentials with the values of a tile has its own accumulators and is added in f32, because wgmma keeps 13 bits of
+//     fraction of e4m3 sums.
+//
+// Source: Shah et al., "FlashAttention-3" (2024), which transposes in the kernel.
+#include "ptxkit/attention/mma_tiles.cuh"
+#include "ptxkit/attention/sequence.cuh"
+#include "ptxkit/ptx/bulk_copy.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
+#include "ptxkit/ptx/narrow.cuh"
+#include "ptxkit/ptx/wgmma.cuh"
+#include "ptxkit/ptx/wgmma_e4m3.cuh"
+
+using namespace ptxkit;
+
+// One row (a head of a token) for each group of D / 16 threads. scales: of each of `heads` heads.
+template <int D, int THREADS>
+__global__ void __launch_bounds__(THREADS) attention_e4m3_dequantize(const e4m3* from, const float* scales, bf16* to,
+                                                                     long long rows, int heads) {
+    follow_previous_grid();
+    constexpr int lanes = D / 16;
+    const long long row = blockIdx.x * (THREADS / lanes * 1ll) + threadIdx.x / lanes;
+    if (row >= rows) return;
+    const float scale = scales[row % heads];
+    const size_t first = row * D + threadIdx.x % lanes * 16;
+    const uint4 packed = *reinterpret_cast<const uint4*>(from + first);
+    const unsigned words[4] = {packed.x, packed.y, packed.z, packed.w};
+    unsigned results[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const unsigned pair = cvt_rn_f16x2_e4m3x2(words[i / 2] >> (i % 2 * 16) & 0xffff);
+        results[i] = Convert<bf16>::pack(Convert<f16>::low(pair) * scale, Convert<f16>::high(pair) * scale);
+    }
+    uint4* out = reinterpret_cast<uint4*>(to + first);
+    out[0] = {results[0], results[1], results[2], results[3]};
+    out[1] = {results[4], results[5], results[6], results[7]};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Transposed values: (kv_heads, D, columns). Sequence i begins at a column that is a multiple of 16, as TMA and the
+// order below need; columns between sequences are zero.
+
+// The first column of sequence i, which has at least as many columns as keys before sequence i + 1: for each n,
+// (n + 15) / 16 * 16 <= (a + n + 15) / 16 * 16 - a / 16 * 16.
+__device__ __forceinline__ int first_column(const int* k_starts, int i) { return (k_starts[i] + 15 * i) / 16 * 16; }
+
+// Of each 16 keys, the one in column c. A thread has the exponentials of columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of 16
+// in its accumulators, where t = lane % 4, and columns 4 t to 4 t + 3 in the register of an operand. With keys in this
+// order it packs its own exponentials.
+__device__ __forceinline__ int key_of_column(int c) { return c / 4 * 2 + c % 2 + c % 4 / 2 * 8; }
+
+enum { TRANSPOSED = 128 };  // columns of a CTA
+
+template <int D, int THREADS>
+__global__ void __launch_bounds__(THREADS) attention_e4m3_transpose(const unsigned char* v, unsigned char* transposed,
+                                                                    const int* k_starts, int kv_heads, int columns) {
+    constexpr int stride = D + 16;  // in shared memory
+    __shared__ __align__(16) unsigned char tile[TRANSPOSED * stride];
+    follow_previous_grid();
+    const int i = blockIdx.z, kv_head = blockIdx.y, first = first_column(k_starts, i), key = blockIdx.x * TRANSPOSED;
+    const int width = first_column(k_starts, i + 1) - first;  // columns of the sequence, with those of zeros after it
+    if (key >= width) return;
+    const int keys = k_starts[i + 1] - k_starts[i] - key;
+    const unsigned char* from = v + ((size_t(k_starts[i]) + key) * kv_heads + kv_head) * D;
+    for (int j = threadIdx.x; j < TRANSPOSED * D / 16; j += THREADS) {
+        const int row = j / (D / 16), c = j % (D / 16) * 16;
+        uint4 elements = {};
+        if (row < keys) elements = *reinterpret_cast<const uint4*>(from + size_t(row) * kv_heads * D + c);
+        *reinterpret_cast<uint4*>(tile + row * stride + c) = elements;
+    }
+    barrier_sync();
+    for (int j = threadIdx.x; j < TRANSPOSED / 16 * D; j += THREADS) {
+        const int group = j / D * 16, d = j % D;
+        if (key + group >= width) break;
+        unsigned words[4];
+#pragma unroll
+        for (int c = 0; c < 16; c++) {
+            const unsigned element = tile[(group + key_of_column(c)) * stride + d];
+            words[c / 4] = c % 4 == 0 ? element : words[c / 4] | element << c % 4 * 8;
+        }
+        *reinterpret_cast<uint4*>(transposed + (size_t(kv_head) * D + d) * columns + first + key + group) =
+            make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Parameters of attention_e4m3. The description gives them by name (E4m3Tile in
+// ptxkit/kernels/attention/attention_e4m3.py).
+template <int D_, int BN_, int STAGES_, bool OVERLAP_, bool PING_PONG_>
+struct E4m3Tile {
+    static constexpr int D = D_;                  // elements of a head
+    static constexpr int CONSUMERS = 2;           // warpgroups that multiply 64 queries each
+    static constexpr int BM = 64 * CONSUMERS;     // queries of a CTA
+    static constexpr int BN = BN_;                // keys of a tile
+    static constexpr int STAGES = STAGES_;        // tiles of keys, and of values, in shared memory
+    static constexpr bool OVERLAP = OVERLAP_;     // the next scores are computed during the product with the values
+    static constexpr bool PING_PONG = PING_PONG_; // the warpgroups issue products one after the other
+    static constexpr int REGISTERS = 240;
+    // Bytes of a row of a box, which is the span of its swizzle: of queries and keys, and of transposed values.
+    static constexpr int k_span = D < 128 ? D : 128, v_span = BN;
+    // The product with the values is computed in parts of this many elements of a head.
+    static constexpr int PART = D == 256 ? 64 : D;
+    static_assert(BN == 64 || BN == 128, "a row of transposed values is a span of a swizzle");
+    static_assert(!OVERLAP || PART == D, "the product with the values that overlaps has one part");
+    // Shared memory as byte offsets: queries, tiles of keys and values, results, mbarriers.
+    static constexpr int q_bytes = BM * D, tile_bytes = BN * D, k = q_bytes, v = k + STAGES * tile_bytes;
+    static constexpr int results = v + STAGES * tile_bytes, barriers = results + BM * D * 2;
+};
+
+// The descriptor of a K-major tile with rows of SPAN bytes and the swizzle of that span.
+template <int SPAN>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address) {
+    if constexpr (SPAN == 128) return matrix_descriptor_128B(address);
+    else return matrix_descriptor_64B(address);
+}
+
+// A warpgroup's exponentials of 32 keys, from number 32 k, as the first operand of a product with values in the order of
+// key_of_column.
+template <int N>
+__device__ __forceinline__ void pack_e4m3(unsigned (&a)[4], const float (&s)[N], int k) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = 16 * k + i / 2 * 8 + i % 2 * 2;
+        a[i] = cvt_rn_satfinite_e4m3x2_f32(s[at], s[at + 1]) | cvt_rn_satfinite_e4m3x2_f32(s[at + 4], s[at + 5]) << 16;
+    }
+}
+
+// What a consumer warpgroup computes of a tile of queries, in registers: `sums` become the results.
+template <class Tile>
+struct Consumer {
+    static constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, PART = Tile::PART;
+
+    // Shared addresses: the warpgroup's queries, the stages, their mbarriers.
+    unsigned q_rows, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;
+    unsigned number;  // of the warpgroup
+    Ring<STAGES> k_at, v_at;
+    RaisedSoftmax<8> softmax;
+    float sums[D / 2], s[BN / 2], part[PART / 2];
+    float factor[2];  // of the sums, when the latest product with values is added
+    unsigned p[BN / 32][4];
+
+    __device__ __forceinline__ void signal(unsigned barrier) const {
+        if (laneid() == 0) mbarrier_arrive(barrier);
+    }
+
+    // Starts s = q k^T.
+    __device__ __forceinline__ void start_scores() {
+        constexpr int span = Tile::k_span;
+        const unsigned k_tile = k_tiles + k_at.stage * Tile::tile_bytes;
+        wgmma_fence();
+#pragma unroll
+        for (int d = 0; d < D; d += 32) {
+            const unsigned box = d / span, column = d % span;
+            wgmma_e4m3(s, matrix_descriptor<span>(q_rows + box * BM * span + column),
+                       matrix_descriptor<span>(k_tile + box * BN * span + column), d > 0);
+        }
+        wgmma_commit_group();
+    }
+
+    // Starts part = p v for PART elements from `first`.
+    __device__ __forceinline__ void start_values(int first) {
+        const unsigned v_tile = v_tiles + v_at.stage * Tile::tile_bytes + first * Tile::v_span;
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < BN / 32; i++) {
+            wgmma_e4m3(part, p[i], matrix_descriptor<Tile::v_span>(v_tile + i * 32), i > 0);
+        }
+        wgmma_commit_group();
+    }
+
+    // Adds the part from `first` to the sums.
+    __device__ __forceinline__ void add_values(int first) {
+        wgmma_wait_group<0>();
+        warpgroup_fence_operand(part);
+#pragma unroll
+        for (int i = 0; i < PART / 2; i++) sums[first / 2 + i] = fmaf(sums[first / 2 + i], factor[i / 2 % 2], part[i]);
+    }
+
+    __device__ __forceinline__ void release_values() {
+        signal(v_empty + 8 * v_at.stage);
+        v_at.advance();
+    }
+
+    // The product of the latest exponentials with their values.
+    __device__ __forceinline__ void multiply_values() {
+        mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+#pragma unroll
+        for (int first = 0; first < D; first += PART) {
+            start_values(first);
+            add_values(first);
+        }
+        release_values();
+    }
+
+    // The scores of a tile and their exponentials. PREVIOUS: the product of the previous tile's exponentials with their
+    // values is computed at the same time; the exponentials of this one wait for it. last: no tile follows. masked:
+    // some rows do not see all keys, of which the first has the number `key`.
+    template <bool PREVIOUS>
+    __device__ __forceinline__ void multiply_tile(bool last, bool masked, int key, const int (&visible)[2]) {
+        mbarrier_wait(k_full + 8 * k_at.stage, k_at.parity);
+        if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+        if constexpr (Tile::PING_PONG) barrier_sync(1 + number, 256);
+        start_scores();
+        if constexpr (PREVIOUS) start_values(0);
+        if constexpr (Tile::PING_PONG) {
+            // The other warpgroup issues its next products. After the last ones of the second, the first has none.
+            if (number == 0 || !last) barrier_arrive(1 + (number ^ 1), 256);
+        }
+        wgmma_wait_group<PREVIOUS ? 1 : 0>();  // the scores
+        warpgroup_fence_operand(s);
+        signal(k_empty + 8 * k_at.stage);
+        k_at.advance();
+        if (masked) mask_scores(s, key, visible);
+        float next[2];
+        softmax.add(s, next);
+        if constexpr (PREVIOUS) {
+            add_values(0);
+            release_values();
+        }
+        warpgroup_fence_operand(s);  // the previous exponentials have been read
+#pragma unroll
+        for (int i = 0; i < BN / 32; i++) pack_e4m3(p[i], s, i);
+        factor[0] = next[0], factor[1] = next[1];
+        if constexpr (!Tile::OVERLAP) multiply_values();
+    }
+
+    // Divides the warp's 16 rows of results by the sums of their exponentials and stores them, through rows `row` and
+    // following of the tile of results, as whole rows. query: of the first row. Stores the logarithms, too.
+    __device__ __forceinline__ void store(unsigned char* tile, unsigned row, const Sequence& sequence, int query,
+                                          float value_scale, bf16* out, float* lse, int tokens, int heads, int head) {
+        const unsigned lane = laneid();
+        softmax.finish();
+        scale_rows(sums, {softmax.normalization(0) * value_scale, softmax.normalization(1) * value_scale});
+        store_through_tile<BM, D>(sums, tile, row, out + (size_t(sequence.q_first + query) * heads + head) * D,
+                                  size_t(heads) * D, sequence.q_count - query);
+        __syncwarp();  // before the next results
+        const int first = query + lane / 4;
+        if (lane % 4 == 0) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (first + 8 * r < sequence.q_count) {
+                    lse[size_t(head) * tokens + sequence.q_first + first + 8 * r] = softmax.log_sum_exp(r);
+                }
+            }
+        }
+    }
+};
+
+// Work items `blockIdx.x`, `blockIdx.x + gridDim.x`, ... of `tiles` tiles for each of `heads` heads of each sequence.
+// scale: log2(e) / sqrt(D).
+template <class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, const float* q_scales, const float* k_scales, const float* v_scales,
+    bf16* o, float* lse, const int* q_starts, const int* k_starts, int tokens, int heads, int kv_heads, int tiles,
+    int sequences, float scale) {
+    constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
+    constexpr int span = Tile::k_span, tile_bytes = Tile::tile_bytes;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned q_tile = cvta_to_shared(shared), k_tiles = q_tile + Tile::k, v_tiles = q_tile + Tile::v;
+    const unsigned q_full = q_tile + Tile::barriers, q_empty = q_full + 8;
+    const unsigned k_full = q_empty + 8, k_empty = k_full + 8 * STAGES;
+    const unsigned v_full = k_empty + 8 * STAGES, v_empty = v_full + 8 * STAGES;
+    // The shuffle tells the compiler that the value is the same in all lanes.
+    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(q_map);
+        prefetch_tensormap(k_map);
+        prefetch_tensormap(v_map);
+        mbarrier_init(q_full, 1);
+        mbarrier_init(q_empty, 4 * CONSUMERS);  // one lane of each warp
+        init_ring<STAGES>(k_full, 1, k_empty, 4 * CONSUMERS);
+        init_ring<STAGES>(v_full, 1, v_empty, 4 * CONSUMERS);
+    }
+    barrier_sync();
+    follow_previous_grid();
+
+    const unsigned works = unsigned(tiles) * heads * sequences;
+    // All tiles of a head come before the next head, so that CTAs that run at the same time share keys and values in L2;
+    // with a causal mask the last tiles, which take longest, first.
+    auto query_of = [&](unsigned work) { return int(CAUSAL ? tiles - 1 - work % tiles : work % tiles) * BM; };
+    Ring<STAGES> at;
+    unsigned q_parity = 0;
+    if (warp < 4) {
+        setmaxnreg_dec<24>();
+        if (warp == 0 && elect_sync(all_lanes)) {
+            for (unsigned work = blockIdx.x; work < works; work += gridDim.x) {
+                const int query = query_of(work), head = work / tiles % heads, kv_head = head / (heads / kv_heads);
+                const int i = work / tiles / heads, column = first_column(k_starts, i);
+                const Sequence sequence(q_starts, k_starts, i);
+                if (query >= sequence.q_count) continue;
+                const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+                mbarrier_wait(q_empty, q_parity ^ 1);
+                mbarrier_arrive_expect_tx(q_full, Tile::q_bytes);
+                for (int d = 0; d < D; d += span) {
+                    cp_async_bulk_tensor_3d_shared_global(q_tile + d * BM, q_map, d, head, sequence.q_first + query,
+                                                          q_full);
+                }
+                q_parity ^= 1;
+                for (int step = steps - 1; step >= 0; step--) {
+                    const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
+                    mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
+                    mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
+                    for (int d = 0; d < D; d += span) {
+                        cp_async_bulk_tensor_3d_shared_global(k_tile + d * BN, k_map, d, kv_head,
+                                                              sequence.k_first + step * BN, k_full + 8 * at.stage);
+                    }
+                    mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
+                    mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
+                    cp_async_bulk_tensor_3d_shared_global(v_tile, v_map, column + step * BN, 0, kv_head,
+                                                          v_full + 8 * at.stage);
+                    at.advance();
+                }
+            }
+        }
+    } else {
+        setmaxnreg_inc<Tile::REGISTERS>();
+        const unsigned number = warp / 4 - 1;
+        Consumer<Tile> consumer{q_tile + number * 64 * span, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, number};
+        for (unsigned work = blockIdx.x; work < works; work += gridDim.x) {
+            const int query = query_of(work), head = work / tiles % heads, kv_head = head / (heads / kv_heads);
+            const Sequence sequence(q_starts, k_starts, work / tiles / heads);
+            if (query >= sequence.q_count) continue;
+            const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+            const int row = query + number * 64 + warp % 4 * 16, first = row + laneid() / 4;
+            const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
+            const int unmasked = sequence.visible<CAUSAL>(query + number * 64) / BN;  // tiles that all rows see
+            consumer.softmax = {scale * q_scales[head] * k_scales[kv_head]};
+#pragma unroll
+            for (float& sum : consumer.sums) sum = 0;
+            mbarrier_wait(q_full, q_parity);
+            q_parity ^= 1;
+            if (steps > 0) {
+                if (Tile::PING_PONG && number == 1) barrier_arrive(1, 256);  // the first warpgroup begins
+                const int last = steps - 1;
+                consumer.template multiply_tile<false>(last == 0, last >= unmasked, last * BN, visible);
+                for (int step = last - 1; step >= 0; step--) {
+                    consumer.template multiply_tile<Tile::OVERLAP>(step == 0, step >= unmasked, step * BN, visible);
+                }
+                if constexpr (Tile::OVERLAP) consumer.multiply_values();
+            }
+            consumer.signal(q_empty);  // all scores have been computed
+            consumer.store(shared + Tile::results, number * 64 + warp % 4 * 16, sequence, row, v_scales[kv_head], o, lse,
+                           tokens, heads, head);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+// The product of quantized tokens with quantized weights, with the results quantized again: out = a_scales (a b^T)
+// b_scales for one expert, and for the tokens of many experts in one launch (moe_routed.cu). a is rows x k, b is n x
+// k for each expert, row-major, in int8 with exact s32 sums or in e4m3 with f32 sums; a has a scale per token (row),
+// b one per output channel (row). cu/ptxkit/gemm/grouped.cuh describes the tiles and the epilogues.
+//
+// Variants:
+// - unfused, `dequantize_rows` to `quantize_row`: five launches around a bf16 product (matmul_mma.cu).
+// - `moe_product_mma`, for sm_80 (e4m3: sm_89): cp.async fills a ring of stages, mma.sync multiplies, and the epilogue
+//     scales the sums and quantizes them in registers.
+// - `moe_product_wgmma`, for sm_90a: a producer warpgroup fills the ring through TMA, one or two consumer warpgroups
+//     multiply by wgmma, persistent CTAs.
+#include "ptxkit/gemm/grouped.cuh"
+#include "ptxkit/gemm/mma.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
+#include "ptxkit/ptx/wgmma.cuh"
+#include "ptxkit/ptx/wgmma_e4m3.cuh"
+#include "ptxkit/ptx/wgmma_s8.cuh"
+#include "ptxkit/rows/reduce.cuh"
+#include "ptxkit/target.cuh"
+
+using namespace ptxkit;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// unfused
+
+// x = q * scales[row], in bf16.
+template <class T, int THREADS>
+__global__ void __launch_bounds__(THREADS) dequantize_rows(const T* q, const float* scales, bf16* x, int cols) {
+    follow_previous_grid();
+    const size_t row = static_cast<size_t>(blockIdx.x) * cols;
+    for (int c = threadIdx.x; c < cols; c += THREADS)
+        x[row + c] = Convert<bf16>::from_f32(Narrow<T>::dequantize(q[row + c]) * scales[blockIdx.x]);
+}
+
+// The scale of each row of x: its largest magnitude divided by that of the type.
+template <class T, class X, int THREADS>
+__global__ void __launch_bounds__(THREADS) row_scales(const X* x, float* largest, float* scales, int cols) {
+    __shared__ CtaSlots<float, THREADS / 32> slots;
+    follow_previous_grid();
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    float found = 0.0f;
+    for (int c = threadIdx.x; c < cols; c += THREADS) found = fmaxf(found, fabsf(to_f32(x[c])));
+    found = cta_max<THREADS>(found, slots);
+    if (threadIdx.x == 0) {
+        largest[blockIdx.x] = found;
+        scales[blockIdx.x] = RowQuantizer<T>(found).scale;
+    }
+}
+
+// q = round(x / scale). The scale is that of the row's magnitude in `largest`, or a given one if `largest` is null.
+template <class T, class X, int THREADS>
+__global__ void __launch_bounds__(THREADS) quantize_row(const X* x, const float* largest, const float* scales,
+                                                        unsigned char* q, int cols) {
+    follow_previous_grid();
+    const size_t row = static_cast<size_t>(blockIdx.x) * cols;
+    const float inverse = largest ? RowQuantizer<T>(largest[blockIdx.x]).inverse : 1.0f / scales[blockIdx.x];
+    for (int c = threadIdx.x; c < cols; c += THREADS) q[row + c] = Narrow<T>::quantize(to_f32(x[row + c]) * inverse);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What both products have in common
+
+// Zeros for the exchange of magnitudes between CTAs.
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS) clear_exchange(unsigned* largest, int rows, unsigned* arrived, int blocks) {
+    follow_previous_grid();
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < rows; i += gridDim.x * THREADS) largest[i] = 0;
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < blocks; i += gridDim.x * THREADS) arrived[i] = 0;
+}
+
+// Elements of k in a stage: rows of 128 bytes, the widest swizzle.
+constexpr int DEPTH = 128;
+
+// The steps along k of part `part` of PARTS: [begin, end).
+template <int PARTS>
+struct Steps {
+    unsigned begin, end;
+
+    __device__ __forceinline__ Steps(int k, unsigned part) {
+        const unsigned all = (k - 1) / DEPTH + 1, each = (all + PARTS - 1) / PARTS;
+        begin = min(all, part * each);
+        end = min(all, begin + each);
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// mma.sync
+
+__device__ __forceinline__ void narrow_mma(int* d, const unsigned (&a)[4], const unsigned (&b)[2], signed char) {
+    mma_sync_m16n8k32_s32_s8_s8(*reinterpret_cast<int(*)[4]>(d), a, b);
+}
+__device__ __forceinline__ void narrow_mma(float* d, const unsigned (&a)[4], const unsigned (&b)[2], e4m3) {
+    mma_sync_m16n8k32_f32_e4m3_e4m3(*reinterpret_cast<float(*)[4]>(d), a, b);
+}
+
+// Tile parameters of moe_product_mma. The description gives them by name (ExpertMmaTile in
+// ptxkit/kernels/moe/product.py).
+template <int BW_, int BT_, int WW_, int WT_, int STAGES_, int GROUP_>
+struct ExpertMmaTile {
+    static constexpr int BW = BW_, BT = BT_;  // weights and tokens in a tile
+    static constexpr int WW = WW_, WT = WT_;  // of these a warp's
+    static constexpr int STAGES = STAGES_;    // of the ring
+    static constexpr int GROUP = GROUP_;      // blocks of tokens in a group, see GroupTiles
+    static constexpr int warps_down = BW / WW, threads = 32 * warps_down * (BT / WT);
+    static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
+    static_assert(BW % WW == 0 && BT % WT == 0 && WW % 16 == 0 && WT % 16 == 0,
+                  "warps cover the tile in matrices of 16");
+    static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
+};
+
+// Copies tiles of ROWS tokens by cp.async; a row of a is row token[r] of x, or r without `token`.
+template <int ROWS, int THREADS>
+struct TokenCopier {
+    static constexpr int atoms = ROWS * DEPTH / 16, each = (atoms + THREADS - 1) / THREADS, step = THREADS / 8;
+    static_assert(THREADS % 64 == 0, "the atoms of a thread are at one place in the swizzle");
+
+    const char* from[each];
+    int left;  // bytes of the row from the thread's first atom on
+
+    __device__ __forceinline__ void begin(const void* x, const int* token, const GroupTile& tile, int k) {
+        const unsigned at = threadIdx.x % 8 * 16;
+        left = k - static_cast<int>(at);
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            const unsigned r = threadIdx.x / 8 + i * step, row = tile.row + r;
+            const bool inside = r < ROWS && row < tile.end;
+            const size_t first = inside ? static_cast<size_t>(token ? token[row] : row) * k : 0;
+            from[i] = inside ? static_cast<const char*>(x) + first + at : nullptr;
+        }
+    }
+
+    __device__ __forceinline__ void copy(unsigned tile, const void* x) const {
+        const unsigned offset = swizzled<DEPTH>(threadIdx.x * 16);
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            if (threadIdx.x / 8 + i * step >= ROWS) break;
+            const bool there = from[i] && left > 0;
+            cp_async_cg_shared_global(tile + offset + i * THREADS * 16, there ? from[i] : x, there ? 16 : 0);
+        }
+    }
+
+    __device__ __forceinline__ void advance() {
+        left -= DEPTH;
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            if (from[i]) from[i] += DEPTH;
+        }
+    }
+};
+
+// token: the row of a of each row of the experts, and of a_scales; null: the same.
+template <class T, class S, int FORMAT, bool SWIGLU>
+__global__ void __launch_bounds__(S::threads) moe_product_mma(const T* a, const T* b, const int* token,
+                                                              const int* offsets, const float* a_scales,
+                                                              const float* b_scales, void* out, float* scales,
+                                                              unsigned* largest, unsigned* arrived, int rows, int n,
+                                                              int k, int experts) {
+    constexpr int STAGES = S::STAGES, WW = S::WW, WT = S::WT;
+    using E = EpilogueShared<S::BW, S::BT, FORMAT, SWIGLU>;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = cvta_to_shared(shared), end = base + STAGES * S::stage_bytes;
+    unsigned char* scratch = shared + STAGES * S::stage_bytes;
+    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+    const unsigned warp_weight = warp % S::warps_down * WW, warp_token = warp / S::warps_down * WT;
+    follow_previous_grid();
+    const GroupTiles<S::BW, S::BT, FORMAT == OWN ? 1 : S::GROUP, 1> tiles(
+        offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);
+    const Results results{out, scales, largest, arrived, a_scales, b_scales, token, unsigned(n), unsigned(rows)};
+    const unsigned steps = (k - 1) / DEPTH + 1;
+
+    // ldmatrix and mma.sync treat pairs of elements as one of 16 bits.
+    const OperandOffsets<DEPTH / 2, true> operands(warp_weight, warp_token);
+    Copier<S::BW, DEPTH / 2, S::threads, true, unsigned short> weights;
+    TokenCopier<S::BT, S::threads> tokens;
+    for (unsigned index = blockIdx.x; index < tiles.count; index += gridDim.x) {
+        const GroupTile tile = tiles.at(index);
+        const T* expert = b + static_cast<size_t>(tile.expert) * n * k;
+        weights.begin(reinterpret_cast<const unsigned short*>(expert), tile.col, n, k / 2);
+        tokens.begin(a, token, tile, k);
+        unsigned filled = base, read = base;
+        auto next = [&](unsigned stage) { return stage + S::stage_bytes == end ? base : stage + S::stage_bytes; };
+        auto fill = [&] {
+            weights.copy(filled);
+            tokens.copy(filled + S::weight_bytes, a);
+            cp_async_commit_group();
+            weights.advance();
+            tokens.advance();
+            filled = next(filled);
+        };
+#pragma unroll
+        for (int step = 0; step < STAGES - 1; step++) fill();
+        typename Narrow<T>::Sum sums[WW / 16][WT / 8 * 4] = {};
+        for (unsigned step = 0; step < steps; step++) {
+            cp_async_wait_group<STAGES - 2>();
+            barrier_sync();  // the stage is filled, and all warps have read the one before, which is filled next
+            fill();
+#pragma unroll
+            for (int kk = 0; kk < DEPTH / 2; kk += 16) {
+                Fragments<WW, WT> fragments;
+                fragments.load(read, read + S::weight_bytes, operands, kk);
+#pragma unroll
+                for (int i = 0; i < WW / 16; i++) {
+#pragma unroll
+                    for (int j = 0; j < WT / 8; j++) narrow_mma(&sums[i][4 * j], fragments.a[i], fragments.b[j], T());
+                }
+            }
+            read = next(read);
+        }
+        if constexpr (FORMAT == SUMS) store_sums<16>(sums, results, tile, warp_weight, warp_token);
+        else finish_tile<T, S::BW, S::BT, FORMAT, SWIGLU, S::threads, 16>(sums, results, tile, tiles.cols, warp_weight,
+                                                                     warp_token, threadIdx.x, scratch);
+        cp_async_wait_all();
+        barrier_sync();  // all warps have read the last stages
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// wgmma
+
+template <int N>
+__device__ __forceinline__ void narrow_wgmma(int (&d)[N], unsigned long long a, unsigned long long b, bool accumulate) {
+    wgmma_s8(d, a, b, accumulate);
+}
+template <int N>
+__device__ __forceinline__ void narrow_wgmma(float (&d)[N], unsigned long long a, unsigned long long b,
+                                             bool accumulate) {
+    wgmma_e4m3(d, a, b, accumulate);
+}
+
+// Tile parameters of moe_product_wgmma. The description gives them by name (ExpertTile in
+// ptxkit/kernels/moe/product.py).
+template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_>
+struct ExpertTile {
+    static constexpr int BW = BW_, BT = BT_;      // weights and tokens in a tile
+    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / CONSUMERS weights
+    static constexpr int STAGES = STAGES_;        // of the ring
+    static constexpr int GROUP = GROUP_;          // blocks of tokens in a group, see GroupTiles
+    static constexpr int PARTS = PARTS_;          // of k, each summed by another CTA
+    static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
+    static constexpr int ROWS = BW / CONSUMERS / 64;  // wgmmas of a consumer
+    static_assert(BW == 64 * ROWS * CONSUMERS && BW <= 256, "a consumer has a multiple of 64 weights");
+    static_assert(ROWS * BT <= 256, "a thread has at most 128 sums");
+};
+
+template <class T, class Tile, int FORMAT, bool SWIGLU>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wgmma(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const int* offsets,
+    const float* a_scales, const float* b_scales, void* out, float* scales, unsigned* largest, unsigned* arrived,
+    int rows, int n, int k, int experts) {
+    constexpr int STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, BT = Tile::BT;
+    constexpr bool MANY_REGISTERS = CONSUMERS == 2;  // one consumer has enough without setmaxnreg
+    static_assert(Tile::PARTS == 1 || FORMAT == SUMS, "parts of k are added later");
+    using E = EpilogueShared<Tile::BW, BT, FORMAT, SWIGLU>;
+    constexpr int full_at = STAGES * Tile::stage_bytes + (E::bytes + 7) / 8 * 8;
+    static_assert(full_at + 16 * STAGES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
+    extern __shared__ __align__(1024) unsigned char shared[];
+    unsigned char* scratch = shared + STAGES * Tile::stage_bytes;
+    const unsigned base = cvta_to_shared(shared);
+    auto full = [&](unsigned stage) { return base + full_at + 8 * stage; };
+    auto empty = [&](unsigned stage) { return base + full_at + 8 * (STAGES + stage); };
+    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(a_map);
+        prefetch_tensormap(b_map);
+        init_ring<STAGES>(full(0), 1, empty(0), 4 * CONSUMERS);
+    }
+    follow_previous_grid();
+    const GroupTiles<Tile::BW, BT, FORMAT == OWN ? 1 : Tile::GROUP, Tile::PARTS> tiles(
+        offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);  // includes a barrier
+    Ring<STAGES> at;
+    if (warp < 4) {
+        if constexpr (MANY_REGISTERS) setmaxnreg_dec<24>();
+        if (warp == 0 && elect_sync(all_lanes)) {
+#pragma unroll 1
+            for (unsigned index = blockIdx.x; index < tiles.count; index += gridDim.x) {
+                const GroupTile tile = tiles.at(index);
+                const Steps<Tile::PARTS> steps(k, tile.part);
+                const int weight = tile.expert * n + tile.col;
+#pragma unroll 1
+                for (unsigned step = steps.begin; step < steps.end; step++) {
+                    const unsigned stage = base + at.stage * Tile::stage_bytes, arrived_at = full(at.stage);
+                    mbarrier_wait(empty(at.stage), at.parity ^ 1);
+                    mbarrier_arrive_expect_tx(arrived_at, Tile::stage_bytes);
+                    cp_async_bulk_tensor_2d_shared_global(stage, b_map, step * DEPTH, weight, arrived_at);
+                    cp_async_bulk_tensor_2d_shared_global(stage + Tile::weight_bytes, a_map, step * DEPTH, tile.row,
+                                                          arrived_at);
+                    at.advance();
+                }
+            }
+        }
+    } else {
+        if constexpr (MANY_REGISTERS) setmaxnreg_inc<240>();
+        const unsigned consumer = warp / 4 - 1, thread = threadIdx.x - 128;
+        const Results results{out, scales, largest, arrived, a_scales, b_scales, nullptr, unsigned(n), unsigned(rows)};
+        typename Narrow<T>::Sum sums[ROWS][BT / 2];
+        auto release = [&](unsigned stage) {
+            if (laneid() == 0) mbarrier_arrive(empty(stage));
+        };
+        for (unsigned index = blockIdx.x; index < tiles.count; index += gridDim.x) {
+            const GroupTile tile = tiles.at(index);
+            const Steps<Tile::PARTS> steps(k, tile.part);
+            unsigned previous = 0;
+            if (Tile::PARTS > 1 && steps.begin == steps.end) {
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+                    for (int j = 0; j < BT / 2; j++) sums[i][j] = 0;
+                }
+            }
+            for (unsigned step = steps.begin; step < steps.end; step++) {
+                const unsigned stage = base + at.stage * Tile::stage_bytes;
+                const unsigned weights = stage + consumer * 64 * ROWS * DEPTH;
+                mbarrier_wait(full(at.stage), at.parity);
+                wgmma_fence();
+#pragma unroll
+                for (int part = 0; part < DEPTH; part += 32) {
+#pragma unroll
+                    for (int i = 0; i < ROWS; i++) {
+                        narrow_wgmma(sums[i], matrix_descriptor_128B(weights + i * 64 * DEPTH + part),
+                                     matrix_descriptor_128B(stage + Tile::weight_bytes + part),
+                                     part > 0 || step > steps.begin);
+                    }
+                }
+                wgmma_commit_group();
+                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
+                if (step > steps.begin) release(previous);
+                previous = at.stage;
+                at.advance();
+            }
+            wgmma_wait_group<0>();
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);
+            if (steps.begin < steps.end) release(previous);
+            const unsigned weight = consumer * 64 * ROWS + warp % 4 * 16;
+            if constexpr (FORMAT == SUMS) store_sums<64>(sums, results, tile, weight, 0);
+            else finish_tile<T, Tile::BW, BT, FORMAT, SWIGLU, 128 * CONSUMERS, 64>(
+                sums, results, tile, tiles.cols, weight, 0, thread, scratch);
+        }
+    }
+}

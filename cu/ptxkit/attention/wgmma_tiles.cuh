@@ -1,0 +1,32 @@
+// Tiles of attention for wgmma: rows of D elements of 16 bits in shared memory, as D / 64 boxes of rows of 128 bytes with
+// the 128-byte swizzle, as a tensor map with that swizzle copies them. A warpgroup computes 64 rows.
+#pragma once
+#include "ptxkit/ptx/half.cuh"
+#include "ptxkit/ptx/wgmma.cuh"
+
+namespace ptxkit {
+
+// wgmma of two K-major operands in shared memory for the element type.
+template <int N>
+__device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, bf16) {
+    wgmma_bf16(s, a, b, add);
+}
+template <int N>
+__device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, f16) {
+    wgmma_f16(s, a, b, add);
+}
+
+// Starts s = q k^T for 64 rows from the shared address q, in boxes of Q_ROWS rows, and the KEYS rows of a tile at k.
+template <int Q_ROWS, int KEYS, int D, class T>
+__device__ __forceinline__ void start_scores(float (&s)[KEYS / 2], unsigned q, unsigned k, T type) {
+    wgmma_fence();
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        const unsigned box = d / 64, column = d % 64 * 2;
+        multiply(s, matrix_descriptor_128B(q + box * Q_ROWS * 128 + column),
+                 matrix_descriptor_128B(k + box * KEYS * 128 + column), d > 0, type);
+    }
+    wgmma_commit_group();
+}
+
+}  // namespace ptxkit

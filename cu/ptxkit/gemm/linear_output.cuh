@@ -1,0 +1,93 @@
+// Epilogues of linear layers, with the members that gemm.cuh describes.
+#pragma once
+#include "ptxkit/gemm/gemm.cuh"
+
+namespace ptxkit {
+
+// Two neighbouring elements of a row of an m x n matrix. Outside of the matrix they are 0, and nothing is read.
+template <class T>
+__device__ __forceinline__ unsigned pair_of(const T* x, unsigned row, unsigned col, unsigned m, unsigned n) {
+    return row < m && col < n ? *reinterpret_cast<const unsigned*>(x + static_cast<size_t>(row) * n + col) : 0;
+}
+
+// c = activation(a b^T + bias) + residual, each part only if its argument says so. c and residual are m x n,
+// row-major, n even; bias has n elements.
+template <class T, bool BIAS, Activation A, bool RESIDUAL>
+struct LinearOutput {
+    T* c;
+    const T* bias;
+    const T* residual;
+    unsigned m, n;
+
+    struct OfRow {};
+    __device__ __forceinline__ OfRow of_row(unsigned) const { return {}; }
+
+    __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col, OfRow) const {
+        if constexpr (BIAS) {
+            const unsigned pair = pair_of(bias, 0, col, 1, n);
+            x += Convert<T>::low(pair);
+            y += Convert<T>::high(pair);
+        }
+        x = activate<A>(x);
+        y = activate<A>(y);
+        if constexpr (RESIDUAL) {
+            const unsigned pair = pair_of(residual, row, col, m, n);
+            x += Convert<T>::low(pair);
+            y += Convert<T>::high(pair);
+        }
+        return Convert<T>::pack(x, y);
+    }
+
+    __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col, OfRow of_row) const {
+        if (row < m && col < n) *at(row, col) = finish(x, y, row, col, of_row);
+    }
+
+    __device__ __forceinline__ unsigned* at(unsigned row, unsigned col) const {
+        return reinterpret_cast<unsigned*>(c + static_cast<size_t>(row) * n + col);
+    }
+};
+
+// The sum of a row of x with the weights of layer_norm(x) w^T + bias, where gamma was multiplied into w, as it is
+// without the normalization of x: see docs/ffn.md.
+struct FoldedColumns {
+    const float* sums;   // of the columns' folded weights
+    const float* shift;  // beta w^T + bias
+
+    // Two neighbouring sums of a row with these statistics, normalized. Outside of the n columns they are
+    // unspecified.
+    __device__ __forceinline__ float2 normalized(float x, float y, float mean, float rstd, unsigned col,
+                                                 unsigned n) const {
+        const unsigned at = col < n ? col : 0;
+        const float2 of = *reinterpret_cast<const float2*>(sums + at);
+        const float2 add = *reinterpret_cast<const float2*>(shift + at);
+        return {fmaf(rstd, fmaf(-mean, of.x, x), add.x), fmaf(rstd, fmaf(-mean, of.y, y), add.y)};
+    }
+};
+
+// c = gelu(layer_norm(x) w^T + bias) + residual from the product of x and the folded weights. statistics: mean and
+// rstd of each row of x.
+template <class T>
+struct FoldedOutput : LinearOutput<T, false, GELU, true> {
+    using Rest = LinearOutput<T, false, GELU, true>;
+    const float2* statistics;
+    FoldedColumns columns;
+
+    __device__ __forceinline__ FoldedOutput(T* c, const T* residual, const float2* statistics, FoldedColumns columns,
+                                            unsigned m, unsigned n)
+        : Rest{c, nullptr, residual, m, n}, statistics(statistics), columns(columns) {}
+
+    __device__ __forceinline__ float2 of_row(unsigned row) const {
+        return row < this->m ? statistics[row] : make_float2(0.0f, 0.0f);
+    }
+
+    __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col, float2 of_row) const {
+        const float2 v = columns.normalized(x, y, of_row.x, of_row.y, col, this->n);
+        return Rest::finish(v.x, v.y, row, col, {});
+    }
+
+    __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col, float2 of_row) const {
+        if (row < this->m && col < this->n) *this->at(row, col) = finish(x, y, row, col, of_row);
+    }
+};
+
+}  // namespace ptxkit

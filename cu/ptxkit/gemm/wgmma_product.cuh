@@ -1,0 +1,341 @@
+// A matrix product by wgmma from a ring of tiles that TMA fills: c = a b^T, where a is m x k, b is n x k and c is
+// m x n, all row-major with rows of a multiple of 16 bytes, in bf16 or f16 with sums in f32.
+// cu/kernels/matmul_wgmma.cu explains it step by step. The epilogue is an object with the members of Output in
+// gemm.cuh; an object with the members of NoHooks handles whole rows.
+//
+// With GATED there are two matrices of n x k, gate and up, and c = silu(a gate^T) * (a up^T). Half of the BN rows of a
+// tile of b are rows of gate, the others the same rows of up, so that the thread with a sum of gate has that of up for
+// the same element of c.
+#pragma once
+#include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/gemm/wgmma_sums.cuh"
+#include "ptxkit/ptx/bulk_copy.cuh"
+#include "ptxkit/ptx/cluster.cuh"
+#include "ptxkit/ptx/matrix.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
+#include "ptxkit/ptx/tensor_map.cuh"
+#include "ptxkit/target.cuh"
+
+namespace ptxkit {
+
+constexpr int WGMMA_BK = 64;                   // elements of k in a tile: 128 bytes, the widest swizzle
+constexpr int WGMMA_ROW_BYTES = 2 * WGMMA_BK;  // of a row of a tile of a or b
+
+template <int N>
+__device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate,
+                                      bf16) {
+    wgmma_bf16(d, a, b, accumulate);
+}
+template <int N>
+__device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate, f16) {
+    wgmma_f16(d, a, b, accumulate);
+}
+
+// Multiplies one stage: a consumer's 64 ROWS x BN sums, from tiles in shared memory that are WGMMA_BK wide.
+// Asynchronous, one wgmma group.
+template <class T, int ROWS, int BN>
+__device__ __forceinline__ void multiply_tile(float (&sums)[ROWS][BN / 2], unsigned a, unsigned b, bool accumulate) {
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < WGMMA_BK / 16; k++) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            unsigned long long rows = matrix_descriptor_128B(a + i * 64 * WGMMA_ROW_BYTES + k * 32);
+            wgmma(sums[i], rows, matrix_descriptor_128B(b + k * 32), k > 0 || accumulate, T());
+        }
+    }
+    wgmma_commit_group();
+}
+
+// Stores the first COLS sums of each row directly from registers: 4 bytes per thread, 16 contiguous bytes per 4
+// threads. (row, col) is the warpgroup's first element.
+template <int COLS, int ROWS, int SUMS, class Out>
+__device__ __forceinline__ void store_from_registers(const float (&sums)[ROWS][SUMS], const Out& output,
+                                                     unsigned row, unsigned col) {
+    row += threadIdx.x % 128 / 32 * 16 + laneid() / 4;
+    col += laneid() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const auto upper = output.of_row(row + 64 * i), lower = output.of_row(row + 64 * i + 8);
+#pragma unroll
+        for (int j = 0; j < COLS; j += 4) {
+            output.store(sums[i][j], sums[i][j + 1], row + 64 * i, col + 2 * j, upper);
+            output.store(sums[i][j + 2], sums[i][j + 3], row + 64 * i + 8, col + 2 * j, lower);
+        }
+    }
+}
+
+// The shared memory of a CTA as byte offsets: a ring of tiles, boxes of c for each consumer warp, mbarriers.
+template <int BM, int BN, int CONSUMERS, int STAGES, int BOXES>
+struct WgmmaLayout {
+    static constexpr int a_bytes = BM * WGMMA_ROW_BYTES, b_bytes = BN * WGMMA_ROW_BYTES;
+    static constexpr int stage_bytes = a_bytes + b_bytes;
+    // The part of c that one warp stores at a time.
+    static constexpr int box_rows = 16, box_cols = 64, box_bytes = box_rows * box_cols * 2;
+    static constexpr int c = STAGES * stage_bytes;
+    static constexpr int full = c + 4 * CONSUMERS * BOXES * box_bytes;
+    static constexpr int empty = full + 8 * STAGES;
+    static constexpr int bytes = empty + 8 * STAGES;
+    static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages, a smaller tile or fewer boxes");
+};
+
+// Stores the first COLS sums of each row through shared memory: each warp writes swizzled boxes of 16 rows x 64
+// columns, and one lane issues their TMA stores. A warp uses only its own boxes, so that warps do not synchronize; up
+// to BOXES of its stores are in flight.
+template <int BOXES, int COLS, int ROWS, int SUMS, class Out>
+__device__ __forceinline__ void store_by_tma(const float (&sums)[ROWS][SUMS], const Out& output,
+                                             const TensorMap& c_map, unsigned boxes, unsigned row, unsigned col) {
+    constexpr int boxes_across = COLS / 32, all = ROWS * boxes_across, used = BOXES < all ? BOXES : all,
+                  box_bytes = 2048;
+    static_assert(all % used == 0,
+                  "a tile begins with the first box, which must be the one that has been on its way longest");
+    const unsigned lane = laneid();
+    row += threadIdx.x % 128 / 32 * 16;
+    // stmatrix: lanes 0-7 and 8-15 hold the addresses of rows 0-7 and 8-15 of 8 columns, lanes 16-31 those of the next
+    // 8 columns.
+    const unsigned offset = (lane % 16) * 128, column = lane / 16;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const unsigned r = row + 64 * i + lane / 4;
+        const auto upper = output.of_row(r), lower = output.of_row(r + 8);
+#pragma unroll
+        for (int j = 0; j < boxes_across; j++) {
+            const unsigned box = boxes + (i * boxes_across + j) % used * box_bytes;
+            // the previous contents of this box have been read
+            if (lane == 0) cp_async_bulk_wait_group_read<used - 1>();
+            __syncwarp();
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                const float* d = &sums[i][32 * j + 8 * q];
+                const unsigned at = col + 64 * j + 16 * q + lane % 4 * 2;
+                const unsigned pairs[4] = {
+                    output.finish(d[0], d[1], r, at, upper), output.finish(d[2], d[3], r + 8, at, lower),
+                    output.finish(d[4], d[5], r, at + 8, upper), output.finish(d[6], d[7], r + 8, at + 8, lower)};
+                stmatrix_x4(box + swizzled<128>(offset + (2 * q + column) * 16), pairs);
+            }
+            fence_proxy_async_shared_cta();
+            __syncwarp();
+            if (lane == 0) {
+                cp_async_bulk_tensor_2d_global_shared(c_map, col + 64 * j, row + 64 * i, box);
+                cp_async_bulk_commit_group();
+            }
+        }
+    }
+}
+
+// Tile parameters. Descriptions give them by name (WgmmaTile in ptxkit/kernels/gemm/matmul_wgmma.py).
+template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int CLUSTER_M_, int CLUSTER_N_, int GROUP_, int REGISTERS_,
+          int STORE_, int BOXES_>
+struct WgmmaTile {
+    static constexpr int BM = BM_, BN = BN_;      // rows and columns of c in a tile
+    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply
+    static constexpr int STAGES = STAGES_;        // of the ring of tiles of a and b
+    // tiles of c that a cluster computes at a time
+    static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
+    static constexpr int GROUP = GROUP_;          // of grouped_tile, in units of clusters
+    static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
+    static constexpr int STORE = STORE_;          // FROM_REGISTERS or BY_TMA
+    static constexpr int BOXES = BOXES_;          // boxes of c that a warp may have in flight
+};
+
+// Signals every CTA that loads into this CTA's stage, at its mbarriers, that the warp has read the stage.
+template <int CLUSTER_M, int CLUSTER>
+__device__ __forceinline__ void release_stage(unsigned empty, unsigned lane, unsigned rank_m, unsigned rank_n) {
+    if constexpr (CLUSTER == 1) {
+        if (lane == 0) mbarrier_arrive(empty);
+    } else if (lane < CLUSTER && (lane % CLUSTER_M == rank_m || lane / CLUSTER_M == rank_n)) {
+        mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty, lane));
+    }
+}
+
+// What a kernel does beside the product, in the order of the calls.
+struct NoHooks {
+    static constexpr int BYTES = 0;      // of shared memory, after those of the product
+    static constexpr int OBSERVERS = 0;  // warps of the producer's warpgroup that read each tile of a, 0 to 3
+
+    struct Observer {};
+
+    // One thread calls it, to initialize mbarriers, before a barrier of the cluster. The argument is the BYTES.
+    __device__ __forceinline__ void init(unsigned char*) const {}
+
+    // An observer warp has a new Observer for each tile of c, and calls observe() for each tile of a: the tile, the
+    // columns that a has from it on, whether it is the first one. The last call for the tile of c is observed().
+    __device__ __forceinline__ void observe(Observer&, const unsigned char*, unsigned, bool) const {}
+    __device__ __forceinline__ void observed(unsigned char*, const Observer&) {}
+
+    // The sums of a tile of c before the epilogue, of a consumer whose first one is at (row, col).
+    template <int ROWS, int COLS>
+    __device__ __forceinline__ void complete(unsigned char*, float (&)[ROWS][COLS], unsigned, unsigned) {}
+};
+
+// Loads rows of b from column x and `row`, and multicasts them to the CTAs of `mask` if a column of the cluster has
+// several.
+template <int CLUSTER_M>
+__device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int x, int row, unsigned barrier,
+                                          unsigned short mask) {
+    if constexpr (CLUSTER_M > 1) cp_async_bulk_tensor_2d_shared_global_multicast(to, map, x, row, barrier, mask);
+    else cp_async_bulk_tensor_2d_shared_global(to, map, x, row, barrier);
+}
+
+// The product as the body of a kernel with 128 (CONSUMERS + 1) threads, WgmmaLayout::bytes of dynamic shared memory and
+// clusters of CLUSTER_M x CLUSTER_N CTAs. c_map is used with STORE == BY_TMA, up_map with GATED. BN is the number of
+// rows of b in a tile, which has half as many columns of c with GATED.
+//
+// The CTAs of a cluster compute CLUSTER_M x CLUSTER_N neighbouring tiles. CTAs in a column of these share a tile of b,
+// CTAs in a row share a tile of a: each loads a part of it and multicasts that part to the others.
+template <class Tile, class T, bool GATED, class Out, class Hooks = NoHooks>
+__device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map,
+                                               const TensorMap& c_map, const Out& output, int m, int n, int k,
+                                               Hooks hooks = {}) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES, GROUP = Tile::GROUP;
+    constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
+    constexpr int STORE = Tile::STORE, BOXES = Tile::BOXES;
+    constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / CONSUMERS / 64;  // ROWS: wgmmas that a consumer stacks
+    constexpr int COLS = GATED ? BN / 2 : BN;                                   // of c in a tile
+    static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
+    static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : 256),
+                  "a thread holds at most 128 sums, or 192 with 240 registers");
+    static_assert(BM % (8 * CLUSTER_N) == 0 && COLS % (8 * CLUSTER_M) == 0,
+                  "parts that are multicast are whole swizzle patterns");
+    static_assert(COLS % 64 == 0 && COLS / CLUSTER_M <= 256,
+                  "boxes of c are 64 wide, and those of a tensor map at most 256");
+    static_assert(CLUSTER <= 16, "no cluster has more CTAs");
+    using L = WgmmaLayout<BM, BN, CONSUMERS, STAGES, STORE == BY_TMA ? BOXES : 0>;
+    static_assert(L::bytes + Hooks::BYTES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = cvta_to_shared(shared);
+    auto full = [&](unsigned stage) { return base + L::full + 8 * stage; };
+    auto empty = [&](unsigned stage) { return base + L::empty + 8 * stage; };
+    // The shuffle tells the compiler that the value is the same in all lanes.
+    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+    const unsigned rank = CLUSTER > 1 ? cluster_ctarank() : 0, rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
+
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(a_map);
+        prefetch_tensormap(b_map);
+        if constexpr (GATED) prefetch_tensormap(up_map);
+        if (STORE == BY_TMA) prefetch_tensormap(c_map);
+        // one lane of each warp that reads what this CTA loads
+        const unsigned readers = (CLUSTER_M + CLUSTER_N - 1) * (CONSUMERS * 4 + Hooks::OBSERVERS);
+        init_ring<STAGES>(full(0), 1, empty(0), readers);
+        hooks.init(shared + L::bytes);
+    }
+    if constexpr (CLUSTER > 1) {
+        barrier_cluster_arrive_release();
+        barrier_cluster_wait_acquire();
+    } else {
+        barrier_sync();
+    }
+    follow_previous_grid();
+
+    const unsigned tile_rows = (m - 1) / (BM * CLUSTER_M) + 1, tile_cols = (n - 1) / (COLS * CLUSTER_N) + 1;
+    const unsigned tiles = tile_rows * tile_cols, steps = (k - 1) / WGMMA_BK + 1;
+    Ring<STAGES> at;
+    if (warp < 4) {
+        if constexpr (REGISTERS > 0) setmaxnreg_dec<Hooks::OBSERVERS ? 56 : 24>();
+        if (warp == 0 && elect_sync(all_lanes)) {
+            // Direction along k, which alternates: a tile begins with the columns that the previous one left in L2.
+            bool backwards = false;
+            for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+                const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
+                const int row = (t.row * CLUSTER_M + rank_m) * BM, col = (t.col * CLUSTER_N + rank_n) * COLS;
+                for (unsigned i = 0; i < steps; i++) {
+                    const unsigned step = backwards ? steps - 1 - i : i;
+                    constexpr int a_part = BM / CLUSTER_N, b_part = COLS / CLUSTER_M;  // rows that this CTA loads
+                    const unsigned stage = base + at.stage * L::stage_bytes;
+                    const unsigned a = stage + rank_n * a_part * WGMMA_ROW_BYTES;
+                    const unsigned b = stage + L::a_bytes + rank_m * b_part * WGMMA_ROW_BYTES;
+                    const int x = step * WGMMA_BK;
+                    mbarrier_wait(empty(at.stage), at.parity ^ 1);
+                    mbarrier_arrive_expect_tx(full(at.stage), L::stage_bytes);
+                    if constexpr (CLUSTER_N > 1) {
+                        // bits 0, CLUSTER_M, 2 CLUSTER_M, ... of CLUSTER
+                        const unsigned short same_row = ((1 << CLUSTER) - 1) / ((1 << CLUSTER_M) - 1) << rank_m;
+                        cp_async_bulk_tensor_2d_shared_global_multicast(a, a_map, x, row + rank_n * a_part,
+                                                                        full(at.stage), same_row);
+                    } else {
+                        cp_async_bulk_tensor_2d_shared_global(a, a_map, x, row, full(at.stage));
+                    }
+                    const unsigned short same_col = ((1 << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
+                    load_rows<CLUSTER_M>(b, b_map, x, col + rank_m * b_part, full(at.stage), same_col);
+                    if constexpr (GATED) {
+                        load_rows<CLUSTER_M>(b + COLS * WGMMA_ROW_BYTES, up_map, x, col + rank_m * b_part,
+                                             full(at.stage), same_col);
+                    }
+                    at.advance();
+                }
+                backwards = !backwards;
+            }
+        }
+        if constexpr (Hooks::OBSERVERS > 0) {
+            if (warp >= 1 && warp <= Hooks::OBSERVERS) {
+                bool backwards = false;
+                for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+                    typename Hooks::Observer observer;
+                    for (unsigned i = 0; i < steps; i++) {
+                        const unsigned step = backwards ? steps - 1 - i : i;
+                        mbarrier_wait(full(at.stage), at.parity);
+                        hooks.observe(observer, shared + at.stage * L::stage_bytes, k - step * WGMMA_BK, i == 0);
+                        __syncwarp();  // all lanes have read
+                        release_stage<CLUSTER_M, CLUSTER>(empty(at.stage), laneid(), rank_m, rank_n);
+                        at.advance();
+                    }
+                    hooks.observed(shared + L::bytes, observer);
+                    backwards = !backwards;
+                }
+            }
+        }
+    } else {
+        if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
+        const unsigned consumer = warp / 4 - 1, lane = laneid();
+        const unsigned boxes = base + L::c + (warp - 4) * BOXES * L::box_bytes;
+        float sums[ROWS][BN / 2];
+        auto release = [&](unsigned stage) { release_stage<CLUSTER_M, CLUSTER>(empty(stage), lane, rank_m, rank_n); };
+        for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+            const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
+            const unsigned row = (t.row * CLUSTER_M + rank_m) * BM + consumer * 64 * ROWS,
+                           col = (t.col * CLUSTER_N + rank_n) * COLS;
+            unsigned previous = 0;
+            for (unsigned step = 0; step < steps; step++) {
+                const unsigned stage = base + at.stage * L::stage_bytes;
+                mbarrier_wait(full(at.stage), at.parity);
+                multiply_tile<T, ROWS, BN>(sums, stage + consumer * 64 * ROWS * WGMMA_ROW_BYTES, stage + L::a_bytes,
+                                           step > 0);
+                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
+                if (step > 0) release(previous);
+                previous = at.stage;
+                at.advance();
+            }
+            wait_for_sums(sums);
+            release(previous);
+            hooks.complete(shared + L::bytes, sums, row, col);
+            if constexpr (GATED) {
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+                    for (int j = 0; j < COLS / 2; j++) sums[i][j] = silu(sums[i][j]) * sums[i][j + COLS / 2];
+                }
+            }
+            if constexpr (STORE == BY_TMA) {
+                store_by_tma<BOXES, COLS / 2>(sums, output, c_map, boxes, row, col);
+            } else {
+                store_from_registers<COLS / 2>(sums, output, row, col);
+            }
+        }
+        // shared memory is released when the CTA exits
+        if (STORE == BY_TMA && lane == 0) cp_async_bulk_wait_group_read<0>();
+    }
+    if constexpr (CLUSTER > 1) {  // other CTAs may still multicast to this one or arrive at its mbarriers
+        __syncwarp();
+        barrier_cluster_arrive_release();
+        barrier_cluster_wait_acquire();
+    }
+}
+
+template <class Tile, class T, class Out, class Hooks = NoHooks>
+__device__ __forceinline__ void wgmma_product(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map,
+                                              const Out& output, int m, int n, int k, Hooks hooks = {}) {
+    wgmma_products<Tile, T, false>(a_map, b_map, b_map, c_map, output, m, n, k, hooks);
+}
+
+}  // namespace ptxkit

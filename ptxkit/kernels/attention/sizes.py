@@ -1,0 +1,132 @@
+"""What the kernels of attention share: sizes, options, and the sequences of a batch."""
+
+from __future__ import annotations
+
+import collections
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ptxkit import Workload, uniform
+from ptxkit.workload.inputs import dtype_of
+
+HEAD_SIZES = (64, 128, 256)
+UNFUSED = 64  # rows and columns of a tile of the unfused kernels
+LOG2E = math.log2(math.e)
+LARGE = 1 << 33  # pairs of a query and a key times d; float64 products of this size take seconds
+ROWS = 1024  # queries of a block of the reference, to limit temporary memory
+
+
+class AttentionSizes(Workload):
+    """Several heads over a batch of sequences, whose tokens follow each other in the arrays."""
+
+    head_sizes: ClassVar[tuple[int, ...]] = HEAD_SIZES
+    batch: int = 2
+    heads: int = 16
+    q: int = 4096  # queries of a sequence
+    k: int = 4096  # keys and values of a sequence
+    d: int = 128  # elements of a head
+    causal: bool = False
+    kv_heads: int = field(default=0, kw_only=True)  # heads of k and v; 0: as many as of q
+    lengths: Literal["equal", "random"] = "equal"  # random: sequences of 1 to q queries and 1 to k keys
+    dtype: Literal["bf16", "f16"] = "bf16"
+    emulator_sizes = {"batch": 1, "heads": 2, "q": 192, "k": 192, "d": 64}
+    benchmarks = (
+        {"batch": 8, "q": 2048, "k": 2048},
+        {"batch": 4},
+        {"batch": 2, "q": 8192, "k": 8192},
+        {"batch": 1, "q": 16384, "k": 16384},
+        {"batch": 8, "q": 2048, "k": 2048, "causal": True},
+        {"batch": 4, "causal": True},
+        {"batch": 2, "q": 8192, "k": 8192, "causal": True},
+        {"batch": 1, "q": 16384, "k": 16384, "causal": True},
+    )
+
+    def constraints(self) -> Iterable[str]:
+        if self.d not in self.head_sizes:
+            yield f"d must be one of {', '.join(map(str, self.head_sizes))}"
+        if self.kv_heads < 0 or self.heads % self.shared_heads:
+            yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many"
+        most = self.device.target.limits.grid[1]
+        if self.batch > most or self.heads > most:
+            yield f"batch and heads must be at most {most}, the limit of a grid's y and z"
+        if max(self.batch * self.q, self.batch * self.k) * self.heads * self.d >= 2**40:
+            yield "the arrays are too large"
+        if max(self.batch * self.q, self.batch * self.k) >= 2**31:
+            yield "there are too many tokens"
+
+    @property
+    def shared_heads(self) -> int:
+        """Heads of k and v."""
+        return self.kv_heads or self.heads
+
+    def starts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The first query and the first key of each sequence, and the numbers of all, as int32."""
+        counts = [np.full(self.batch, self.q), np.full(self.batch, self.k)]
+        if self.lengths == "random":
+            rng = np.random.default_rng(self.batch)
+            counts = [rng.integers(1, most + 1, self.batch) for most in (self.q, self.k)]
+            if self.q == self.k:
+                counts[1] = counts[0]
+        q_starts, k_starts = (np.concatenate([[0], np.cumsum(count)]).astype(np.int32) for count in counts)
+        return q_starts, k_starts
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The numbers of queries and of keys of all sequences."""
+        q_starts, k_starts = self.starts()
+        return int(q_starts[-1]), int(k_starts[-1])
+
+    def rows(self, sequence: int) -> tuple[slice, slice]:
+        """The queries and the keys of a sequence."""
+        q_starts, k_starts = (starts[sequence : sequence + 2] for starts in self.starts())
+        return slice(*q_starts), slice(*k_starts)
+
+    def pairs(self) -> int:
+        """Pairs of a query and a key that it sees, of one head of all sequences."""
+        found = 0
+        for queries, keys in zip(*(np.diff(starts) for starts in self.starts()), strict=True):
+            n, m = int(queries), int(keys)
+            found += causal_pairs(n, m) if self.causal else n * m
+        return found
+
+    @property
+    def wide(self) -> Any:
+        """The type in which references are computed: float64, or float32, whose error is far below the tolerance, for large
+        sizes."""
+        return np.float32 if self.pairs() * self.d >= LARGE else np.float64
+
+    def with_variance_1(self, rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+        """Queries or keys whose scores have variance 1, too."""
+        return (math.sqrt(3) * uniform(rng, shape)).astype(dtype_of(self.dtype))
+
+    def query_and_key(self, rng: np.random.Generator) -> dict[str, Any]:
+        """The inputs query and key."""
+        queries, keys = self.tokens
+        return {
+            "query": self.with_variance_1(rng, queries, self.heads, self.d),
+            "key": self.with_variance_1(rng, keys, self.shared_heads, self.d),
+        }
+
+
+def causal_pairs(n: int, m: int) -> int:
+    """Pairs of n queries and the keys, of m, that they see with a causal mask: query i sees i + 1 + m - n, or none."""
+    fewest = max(1, 1 + m - n)
+    return min(n, m) * (fewest + m) // 2
+
+
+def for_each_head(batch: int, heads: int, compute: Callable[[int, int], None]) -> None:
+    """Calls ``compute(sequence, head)`` for each of them, on all cores: numpy's exp uses one core for each call."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        collections.deque(pool.map(lambda one: compute(*one), np.ndindex(batch, heads)), maxlen=0)
+
+
+def fits(w: Workload, needed: int) -> bool | str:
+    """Whether a CTA may have this much shared memory."""
+    limit = w.device.target.limits.shared_bytes_per_cta
+    return needed <= limit or f"needs {needed} bytes of shared memory, more than {limit}"

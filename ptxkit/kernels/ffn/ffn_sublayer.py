@@ -1,0 +1,240 @@
+"""ffn_sublayer: out = residual + gelu(layer_norm(x) w^T + bias)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
+from ptxkit.kernels.ffn import few_rows, linear
+from ptxkit.kernels.rows import rows as row
+from ptxkit.kernels.rows.layernorm import Layernorm, standardized
+from ptxkit.workload.inputs import dtype_of
+
+FOLD_THREADS = 256
+STATISTICS = ("statistics", "column_sums", "shift")
+OBSERVED_REGISTERS = 224  # of a consumer thread: those of the warps that sum the statistics have 56
+NORM_FLOPS = 7  # of layernorm, for each element
+
+
+def most_offset(w: Any) -> float:
+    """The largest mean of a row, in units of its standard deviation, with which the folded products are accurate.
+
+    Tensor cores add 16 products at a time, and truncate the sum, by up to 2^-23 of it. Partial sums of weights with random
+    signs grow with the root of their number to mean * sqrt(hidden) times the standard deviation of a weight; truncations
+    in the same direction add up to hidden / 24 times 2^-23 of that (docs/ffn.md). It may be a quarter of the absolute
+    tolerance, 2 units of the type.
+    """
+    return float(2 * linear.UNIT[w.dtype] * 2**23 * 24 / w.hidden)
+
+
+def accurate(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of the folded variants on the inputs."""
+    if abs(w.offset) > (most := most_offset(w)):
+        return f"the product cancels where |offset| > {most:.0f} with hidden={w.hidden} in {w.dtype}; use row_kernels"
+    return True
+
+
+def usable_folded_mma(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of ``folded``."""
+    return reason if (reason := accurate(w, t)) is not True else linear.usable_mma(w, t)
+
+
+def usable_folded_wgmma(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of ``folded_wgmma``."""
+    return reason if (reason := accurate(w, t)) is not True else linear.usable_wgmma(w, t)
+
+
+def observed_bytes(t: Tile) -> int:
+    """Shared memory of ``ObservedRows`` of cu/ptxkit/gemm/row_statistics.cuh: two buffers of statistics, four mbarriers."""
+    return int(2 * t.BM * 8 + 32)
+
+
+def usable_observed(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of ``folded_one_launch``."""
+    if (reason := accurate(w, t)) is not True:
+        return reason
+    if t.BM * t.BN // (128 * t.CONSUMERS) > 128:
+        return "a thread holds at most 128 sums"
+    return linear.usable_wgmma(w, t, observed_bytes(t))
+
+
+def folded(
+    w: np.ndarray[Any, Any], gamma: np.ndarray[Any, Any], beta: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The weights as the folded variants read them.
+
+    Args:
+        w: (features, hidden). gamma, beta: (hidden,). bias: (features,).
+
+    Returns:
+        ``folded``: w * gamma, rounded to the type of w. ``column_sums``: the sum of each row of ``folded``, and ``shift``:
+        w beta + bias, both of shape (features,) in float32.
+    """
+    product = (w.astype(np.float32) * gamma.astype(np.float32)).astype(w.dtype)
+    shift = w.astype(np.float32) @ beta.astype(np.float32) + bias.astype(np.float32)
+    sums = product.astype(np.float32).sum(1, dtype=np.float64).astype(np.float32)
+    return {"folded": product, "column_sums": sums, "shift": shift}
+
+
+class FfnSublayer(Workload):
+    """out = residual + gelu(layer_norm(x) w^T + bias): x (rows, hidden), w (features, hidden), out (rows, features).
+
+    The feed-forward sub-layer of a transformer with one linear layer, pre-normalized. The weights are constants: the folded
+    variants read them in another form, which is computed once; with ``weights="plain"`` each call computes it.
+    """
+
+    source = "ffn_sublayer.cu"
+    rows: int = 2048
+    hidden: int = 4096
+    features: int = 4096
+    dtype: linear.Dtype = "bf16"
+    eps: float = 1e-5
+    offset: float = 0.0  # mean of the rows of x, in units of their standard deviation
+    weights: Literal["folded", "plain"] = field(default="folded", kw_only=True)
+    emulator_sizes = {"rows": 64, "hidden": 256, "features": 256}
+    benchmarks = linear.PRESETS
+
+    def constraints(self) -> Iterable[str]:
+        yield from linear.check_sizes(self)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        x = uniform(rng, (self.rows, self.hidden)) + np.float32(self.offset / np.sqrt(3))
+        w = linear.weights(rng, self.features, self.hidden, self.dtype)
+        gamma, beta = uniform(rng, self.hidden, self.dtype), uniform(rng, self.hidden, self.dtype)
+        bias = uniform(rng, self.features, self.dtype)
+        given = {
+            "x": x.astype(dtype_of(self.dtype)),
+            "gamma": gamma,
+            "beta": beta,
+            "w": w,
+            "bias": bias,
+            "residual": uniform(rng, (self.rows, self.features), self.dtype),
+            "eps": np.float32(self.eps),
+        }
+        return given | (folded(w, gamma, beta, bias) if self.weights == "folded" else {})
+
+    def reference(
+        self, x: Any, gamma: Any, beta: Any, w: Any, bias: Any, residual: Any, eps: Any, **folded: Any
+    ) -> dict[str, Any]:
+        """The reference in float64; the product of large sizes in float32, whose error is far below the tolerance."""
+        wide = linear.wide(self)
+        normalized = standardized(x, eps)[0] * gamma.astype(np.float64) + beta.astype(np.float64)
+        product = normalized.astype(wide) @ w.astype(wide).T
+        return {"out": residual.astype(wide) + activation("gelu", product + bias.astype(wide))}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"out": ((self.rows, self.features), self.dtype)}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        rows, across = (self.rows, self.hidden), (self.rows, self.features)
+        chain = {"means": (self.rows, "f64"), "rstds": (self.rows, "f64"), "normalized": (rows, "f32")}
+        found = chain | {"layer": (rows, self.dtype), "statistics": ((self.rows, 2), "f32")}
+        found |= dict.fromkeys(("product", "biased", "activated"), (across, self.dtype))
+        if self.weights == "plain":
+            found["folded"] = ((self.features, self.hidden), self.dtype)
+            found |= dict.fromkeys(("column_sums", "shift"), (self.features, "f32"))
+        return found
+
+    def work(self) -> Work:
+        """The flops of the product, of layernorm, and of bias, gelu and residual; each array is read or written once."""
+        inputs, results = self.rows * self.hidden, self.rows * self.features
+        product = 2 * inputs * self.features
+        elements = inputs + 2 * self.hidden + self.features * self.hidden + self.features + 2 * results
+        return Work(
+            flops=product + NORM_FLOPS * inputs + (2 + ACTIVATION_FLOPS["gelu"]) * results,
+            bytes=row.itemsize(self.dtype) * elements,
+            unit=self.dtype,
+            sum_length=self.hidden,
+        )
+
+    @property
+    def tolerance(self) -> Tolerance:  # type: ignore[override]  # depends on the type here
+        return linear.tolerance(self)
+
+    @property
+    def layernorm(self) -> list[Launch]:
+        """The row kernel: x to layer."""
+        return linear.layernorm(self, self.hidden, "vectorized", {"y": "layer"})
+
+    @property
+    def fold(self) -> list[Launch]:
+        """The launch that folds gamma, beta and bias into the weights, if each call computes it."""
+        if self.weights == "folded":
+            return []
+        args = ("w", "gamma", "beta", "bias", "folded", "column_sums", "shift", self.hidden)
+        return [Launch("ffn_fold", self.features, FOLD_THREADS, args, template=(linear.cu_type(self), FOLD_THREADS))]
+
+    @property
+    def statistics(self) -> list[Launch]:
+        """The launch that computes mean and rstd of each row."""
+        rows = Layernorm(rows=self.rows, cols=self.hidden, dtype=self.dtype).on(self.device)
+        fits = row.fits_in_registers(1)
+        tiles = (Tile(t) for t in row.preferred_in_registers(1)(rows))
+        tile = next(t for t in tiles if fits(rows, t) is True)
+        args = ("x", "statistics", self.rows, self.hidden, "eps")
+        return [row.launch_in_registers("ffn_statistics", rows, tile, args, (linear.cu_type(self),))]
+
+    @variant(requires=linear.MMA)
+    def unfused(self) -> list[Launch]:
+        """Eight launches: mean, variance, normalize, scale and shift, product, bias, gelu, residual."""
+        return [
+            *linear.layernorm(self, self.hidden, "unfused", {"y": "layer"}),
+            *linear.product(self, "layer", "w", "product"),
+            linear.add_bias(self, "product", "biased"),
+            linear.elementwise(self, "gelu", "biased", "activated"),
+            linear.elementwise(self, "add", "activated", "residual", "out"),
+        ]
+
+    @variant(requires=linear.MMA, tile=linear.MMA_TILE, constraint=linear.usable_mma, prefer=linear.preferred_mma)
+    def row_kernels(self, t: Tile) -> list[Launch]:
+        """A row kernel normalizes x; the product by mma.sync adds bias, gelu and residual in its epilogue."""
+        args = ("layer", "w", "bias", "residual", "out")
+        return [*self.layernorm, linear.mma_launch("ffn_product_mma", self, t, args)]
+
+    @variant(requires=linear.MMA, tile=linear.MMA_TILE, constraint=usable_folded_mma, prefer=linear.preferred_mma)
+    def folded(self, t: Tile) -> list[Launch]:
+        """Statistics of the rows, then the product of x and w gamma by mma.sync, whose epilogue normalizes the sums."""
+        args = ("x", "folded", *STATISTICS, "residual", "out")
+        return [*self.fold, *self.statistics, linear.mma_launch("ffn_folded_mma", self, t, args)]
+
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.WGMMA_TILE,
+        constraint=linear.usable_wgmma,
+        prefer=linear.preferred_wgmma,
+    )
+    def row_kernels_wgmma(self, t: Tile) -> list[Launch]:
+        """row_kernels with the product by wgmma, whose results TMA stores."""
+        args = ("bias", "residual", "out")
+        return [*self.layernorm, linear.wgmma_launch("ffn_product_wgmma", self, t, ("layer", "w", "out"), args)]
+
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.WGMMA_TILE,
+        constraint=usable_folded_wgmma,
+        prefer=linear.preferred_wgmma,
+    )
+    def folded_wgmma(self, t: Tile) -> list[Launch]:
+        """folded with the product by wgmma."""
+        args = (*STATISTICS, "residual", "out")
+        launch = linear.wgmma_launch("ffn_folded_wgmma", self, t, ("x", "folded", "out"), args)
+        return [*self.fold, *self.statistics, launch]
+
+    @variant(requires=linear.WGMMA, tile=linear.WGMMA_TILE, constraint=usable_observed, prefer=linear.preferred_wgmma)
+    def folded_one_launch(self, t: Tile) -> list[Launch]:
+        """folded_wgmma without the launch for the statistics: two warps take them from the tiles of x."""
+        registers = OBSERVED_REGISTERS if t.REGISTERS else 0
+        tile = Tile({**t, "REGISTERS": registers})
+        args = ("column_sums", "shift", "residual", "out", "eps")
+        maps = ("x", "folded", "out")
+        return [*self.fold, linear.wgmma_launch("ffn_folded_observed", self, tile, maps, args, observed_bytes(t))]
+
+    @variant(requires=linear.WGMMA, tile=few_rows.TILE, constraint=few_rows.usable, prefer=few_rows.preferred)
+    def cluster(self, t: Tile) -> list[Launch]:
+        """One launch for few rows: a cluster divides k, and exchanges statistics and sums by distributed shared memory."""
+        return [few_rows.launch(self, t)]

@@ -1,0 +1,175 @@
+"""What the kernels of a linear layer with layer normalization share: launches of other kernels, and the choice of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv, uniform
+from ptxkit.kernels.elementwise import columns
+from ptxkit.kernels.elementwise.elementwise import framework
+from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma
+from ptxkit.kernels.gemm.matmul import LARGE
+from ptxkit.kernels.gemm.matmul_mma import MatmulMma, MmaTile
+from ptxkit.kernels.measured import gemm_tiles
+from ptxkit.kernels.rows.layernorm import Layernorm
+from ptxkit.workload.inputs import dtype_of
+
+Dtype = Literal["bf16", "f16"]
+MMA = ("sm_80",)
+WGMMA = ("sm_90a",)
+MMA_TILE, WGMMA_TILE = matmul_mma.TILE, matmul_wgmma.TILE
+UNIT = {"bf16": 2.0**-9, "f16": 2.0**-12}
+"""Largest relative error of a rounding to the type, for 8 and 11 significant bits."""
+CHAIN_THREADS = 128  # threads of a CTA that adds a bias in the unfused chain
+
+
+def cu_type(w: Any) -> str:
+    """The element type in C++."""
+    return f"ptxkit::{w.dtype}"
+
+
+def tolerance(w: Any) -> Tolerance:
+    """Roundings to the 16-bit type: of the normalized rows, or of the weights times gamma, and in the unfused chain of each
+    intermediate result. The first ones add up, with random signs, to about a half of a unit of the typical sum; the largest
+    of 67 million such sums is 5.7 times that. The others are relative to values that the residual, or beta, may cancel."""
+    unit = UNIT[w.dtype]
+    return Tolerance(relative=4 * unit, absolute=8 * unit)
+
+
+def weights(rng: np.random.Generator, features: int, hidden: int, dtype: str) -> np.ndarray[Any, Any]:
+    """Weights (features, hidden) with which a sum of products with numbers of variance 1 has variance 1."""
+    return (uniform(rng, (features, hidden)) * np.float32(np.sqrt(3 / hidden))).astype(dtype_of(dtype))
+
+
+def wide(w: Any) -> type[np.float32] | type[np.float64]:
+    """The type of the reference: float64; float32, whose error is far below the tolerance, for large products."""
+    return np.float32 if w.rows * w.hidden * w.features >= LARGE else np.float64
+
+
+def check_sizes(w: Any) -> Iterator[str]:
+    """Complaints about sizes, or an eps, that no variant can compute."""
+    for name in ("hidden", "features"):
+        if getattr(w, name) % 8:
+            yield f"{name} must be a multiple of 8, so that rows are multiples of 16 bytes"
+    if max(w.rows * w.hidden, w.features * w.hidden, w.rows * w.features) >= 2**36:
+        yield "the arrays are too large"
+    if not w.eps >= 0:
+        yield f"eps must be at least 0, not {w.eps}"
+
+
+PRESETS = tuple(
+    {"rows": rows, "hidden": hidden, "features": hidden}
+    for hidden in (1024, 4096, 8192)
+    for rows in (1, 32, 128, 1024, 16384)
+)
+"""The sizes of the benchmarks."""
+
+
+def borrowed(w: Workload, variant: str, names: Mapping[str, str]) -> list[Launch]:
+    """The launches of a variant of another kernel, on other arrays.
+
+    Args:
+        w: that kernel, with the device on which it is launched.
+        variant: its variant, with the tile that it prefers.
+        names: the names of its arrays and scalars, where others take their place.
+    """
+    found = w.variant(variant)
+    _, launches = found.select(w, w.device.target)
+
+    def renamed(arg: object) -> object:
+        if isinstance(arg, TensorMap):
+            return replace(arg, array=names.get(arg.array, arg.array))
+        return names.get(arg, arg) if isinstance(arg, str) else arg
+
+    return [
+        replace(launch, args=tuple(map(renamed, launch.args)), source=found.source_of(w, launch)) for launch in launches
+    ]
+
+
+def layernorm(
+    w: Any, cols: int, variant: str, names: Mapping[str, str], activation: Literal["none", "gelu"] = "none"
+) -> list[Launch]:
+    """The launches of a variant of ``layernorm`` on rows of ``cols`` columns: of x, gamma and beta to y, if not renamed."""
+    of_rows = Layernorm(rows=w.rows, cols=cols, activation=activation, dtype=w.dtype, eps=w.eps).on(w.device)
+    return borrowed(of_rows, variant, names)
+
+
+def product(w: Any, a: str, b: str, c: str) -> list[Launch]:
+    """c = a b^T with results in the element type, by mma.sync."""
+    plain = MatmulMma(m=w.rows, n=w.features, k=w.hidden, dtype=w.dtype).on(w.device)
+    return borrowed(plain, "step5_coalesced", {"a": a, "b": b, "c": c})
+
+
+def add_bias(w: Any, x: str, out: str) -> Launch:
+    """out = x + bias, rows of w.features."""
+    across = Layernorm(rows=w.rows, cols=w.features, dtype=w.dtype).on(w.device)  # its rows and columns
+    template = (cu_type(w), CHAIN_THREADS, columns.lanes(across, CHAIN_THREADS), 1)
+    return Launch(
+        "add_bias",
+        columns.ctas(across, CHAIN_THREADS, 1),
+        CHAIN_THREADS,
+        (x, "bias", out, w.rows, w.features),
+        template=template,
+        source="bias_dropout_residual.cu",
+    )
+
+
+def elementwise(w: Any, kernel: str, *arrays: str) -> Launch:
+    """``add`` or ``gelu`` of the unfused chain of add_gelu.cu, over rows x features elements."""
+    n = w.rows * w.features
+    return replace(framework(kernel, n, w.dtype, (*arrays, n), (cu_type(w),)), source="add_gelu.cu")
+
+
+# Products with an epilogue of their own
+
+
+def usable_mma(w: Any, t: Tile) -> bool | str:
+    """The constraint of a product by mma.sync."""
+    return matmul_mma.usable(w, t)
+
+
+def preferred_mma(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles by size: those of matmul_mma."""
+    yield from gemm_tiles(w.device, "matmul_mma:step5_coalesced", w.rows, w.features)
+
+
+def mma_launch(kernel: str, w: Any, t: Tile, args: tuple[object, ...]) -> Launch:
+    """A launch of a kernel around ``mma_product`` of cu/ptxkit/gemm/mma_product.cuh."""
+    return Launch(
+        kernel,
+        cdiv(w.rows, t.BM) * cdiv(w.features, t.BN),
+        32 * matmul_mma.warps(t),
+        (*args, w.rows, w.features, w.hidden),
+        shared=matmul_mma.shared_bytes(t, coalesced=True),
+        template=(cu_type(w), MmaTile(**t)),
+    )
+
+
+def usable_wgmma(w: Any, t: Tile, beside: int = 0) -> bool | str:
+    """The constraint of a product by wgmma, with shared memory ``beside`` that of the product."""
+    return matmul_wgmma.can_run(w, t, simple=False, beside=beside)
+
+
+def preferred_wgmma(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles by size: those of matmul_wgmma."""
+    yield from gemm_tiles(w.device, "matmul_wgmma:step8_tma_store", w.rows, w.features)
+
+
+def wgmma_launch(
+    kernel: str, w: Any, t: Tile, maps: tuple[str, str, str], args: tuple[object, ...], beside: int = 0
+) -> Launch:
+    """A launch of a kernel around ``wgmma_product`` of cu/ptxkit/gemm/wgmma_product.cuh."""
+    return matmul_wgmma.product_launch(
+        kernel,
+        w,
+        (w.rows, w.features),
+        matmul_wgmma.full(t),
+        maps,
+        (*args, w.rows, w.features, w.hidden),
+        (cu_type(w),),
+        beside=beside,
+    )

@@ -1,0 +1,122 @@
+"""swiglu_ffn: y = (silu(x gate^T) * (x up^T)) down^T with dense weights, in two launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ptxkit import Launch, TensorMap, Tile, cdiv, variant
+from ptxkit.kernels.gemm import matmul_wgmma
+from ptxkit.kernels.gemm.gated_ffn import GatedFfn
+from ptxkit.kernels.gemm.matmul_wgmma import BK, WgmmaTile, but
+from ptxkit.kernels.measured import gemm_tiles
+
+REQUIRES = ("sm_90a",)
+STEP_1 = but(matmul_wgmma.STEP_4, REGISTERS=240)
+STEP_2 = but(STEP_1, GROUP=16, STORE=1, BOXES=2)
+
+
+def full(t: Tile) -> Tile:
+    """The tile with the parameters that are not swept."""
+    return Tile({name: t.get(name, fixed) for name, fixed in STEP_2.items()})
+
+
+def usable(w: SwigluFfn, t: Tile) -> bool | str:
+    """The constraint of step 3."""
+    most = 192 if t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
+    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
+        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
+    if t.BM % (64 * t.CONSUMERS):
+        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
+    if t.REGISTERS and t.CONSUMERS == 1:
+        return "one consumer has enough registers without setmaxnreg"
+    boxes = t.BM // t.CONSUMERS // 64 * (t.BN // 128)
+    if boxes % min(t.BOXES, boxes):
+        return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
+    limit = w.device.target.limits.shared_bytes_per_cta
+    if (needed := matmul_wgmma.shared_bytes(full(t))) > limit:
+        return f"needs {needed} bytes of shared memory, more than {limit}"
+    return True
+
+
+def preferred(w: SwigluFfn) -> Iterator[Mapping[str, Any]]:
+    """Tiles of step 3 by size."""
+    yield from gemm_tiles(w.device, "swiglu_ffn:step3_multicast", w.tokens, 2 * w.ffn)
+
+
+class SwigluFfn(GatedFfn):
+    """A gated feed-forward layer with dense weights: y = (silu(x gate^T) * (x up^T)) down^T."""
+
+    source = "swiglu_ffn.cu"
+
+    def launch(
+        self, kernel: str, a: str, weights: tuple[str, ...], c: str, t: Tile, *, persistent: bool = True
+    ) -> Launch:
+        """A launch of ``product`` or, with two matrices of weights, of ``gated_product``."""
+        n, k = (self.hidden, self.ffn) if weights == ("down",) else (self.ffn, self.hidden)
+        cluster, cols = t.CLUSTER_M * t.CLUSTER_N, t.BN // len(weights)
+        tiles = cdiv(self.tokens, t.BM * t.CLUSTER_M) * cdiv(n, cols * t.CLUSTER_N)
+        return Launch(
+            kernel,
+            cluster * (min(tiles, max(1, self.device.sms // cluster)) if persistent else tiles),
+            128 * (t.CONSUMERS + 1),
+            (
+                TensorMap(a, box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
+                *(TensorMap(name, box=(cols // t.CLUSTER_M, BK), swizzle="128B") for name in weights),
+                TensorMap(c, box=(16, 64), swizzle="128B"),
+                *(c, self.tokens, n, k),
+            ),
+            shared=matmul_wgmma.shared_bytes(t),
+            cluster=cluster if cluster > 1 else None,
+            template=(self.cu, WgmmaTile(**t)),
+        )
+
+    def product(self, a: str, weights: str, c: str) -> Launch:
+        """A launch of ``product`` with the tile that matmul_wgmma prefers."""
+        columns = self.hidden if weights == "down" else self.ffn
+        best = gemm_tiles(self.device, "matmul_wgmma:step8_tma_store", self.tokens, columns)
+        return self.launch("product", a, (weights,), c, full(Tile(dict(next(iter(best), {})))))
+
+    def gated(self, t: Tile, *, persistent: bool = True) -> Launch:
+        """A launch of ``gated_product``."""
+        return self.launch("gated_product", "x", ("gate", "up"), "h", t, persistent=persistent)
+
+    @variant(requires=REQUIRES)
+    def unfused(self) -> list[Launch]:
+        """Four launches: products with gate and with up, silu * up, product with down."""
+        return [
+            self.product("x", "gate", "gate_product"),
+            self.product("x", "up", "up_product"),
+            self.activation(),
+            self.product("h", "down", "y"),
+        ]
+
+    @variant(requires=REQUIRES)
+    def step1_specialized(self) -> list[Launch]:
+        """Two launches: a tile has 128 columns of gate and the same of up; a producer warpgroup and two consumers."""
+        return [self.gated(STEP_1, persistent=False), self.product("h", "down", "y")]
+
+    @variant(requires=REQUIRES)
+    def step2_persistent(self) -> list[Launch]:
+        """One persistent CTA per SM; TMA stores h during the products of the next tile."""
+        return [self.gated(STEP_2), self.product("h", "down", "y")]
+
+    @variant(
+        requires=REQUIRES,
+        tile={
+            "BM": [128, 64, 256],  # tokens in a tile
+            "BN": [256, 128],  # rows of gate and up in a tile, which are twice the columns of h
+            "CONSUMERS": [2, 1],  # warpgroups that multiply
+            "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
+            "CLUSTER_M": [2, 1, 4],  # CTAs that share a tile of weights
+            "CLUSTER_N": [1, 2],  # CTAs that share a tile of x
+            "GROUP": [8, 16, 4, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+            "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+            "BOXES": [2, 1, 4],  # boxes of h that a warp may have in flight
+        },
+        constraint=usable,
+        prefer=preferred,
+    )
+    def step3_multicast(self, t: Tile) -> list[Launch]:
+        """Clusters of two CTAs load each tile of weights once; all tile parameters of the first launch."""
+        return [self.gated(full(t)), self.product("h", "down", "y")]

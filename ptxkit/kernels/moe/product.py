@@ -1,0 +1,347 @@
+"""The product of quantized tokens with the weights of one or many experts: tiles, launches, quantization, references."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ptxkit import Launch, TensorMap, Tile, cdiv
+from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.gpus import DeviceFacts
+from ptxkit.workload.inputs import dtype_of
+
+Dtype = Literal["s8", "e4m3"]
+Array = npt.NDArray[Any]
+
+SOURCE = "moe_int8.cu"
+TYPES = {"s8": "signed char", "e4m3": "ptxkit::e4m3"}
+SUMS = {"s8": "s32", "e4m3": "f32"}
+LARGEST = {"s8": 127.0, "e4m3": 448.0}
+"""The largest quantized magnitude of a type."""
+FORMATS = {"sums": 0, "f32": 1, "bf16": 2, "given": 3, "own": 4}
+"""``ptxkit::Format`` in cu/ptxkit/gemm/grouped.cuh."""
+DEPTH = 128  # elements of k in a stage
+MAX_EXPERTS = 1024
+CHUNK = 1024  # terms of products of s8 whose sums are exact in f32: 2^14 * 2^10 = 2^24
+NULL = np.uint64(0)
+MOST_STAGES = 16
+LARGE_BLOCKS = {256: 1.0, 128: 1.05, 64: 1.25}
+"""Tokens of large tiles, and an estimate of the time of a product of one token in them: small tiles are read more often."""
+SMALLEST_BLOCK = 8  # tokens of the smallest tile
+
+WGMMA_WIDTHS = (64, 128, 256)
+"""Weights of a tile."""
+
+MMA_TILE = {
+    "BW": [128, 256, 64],  # weights in a tile
+    "BT": [64, 16, 32, 128],  # tokens in a tile
+    "WW": [32, 64, 16],  # weights of a warp
+    "WT": [32, 16, 64],  # tokens of a warp
+    "STAGES": [3, 4, 2, 6],  # of the ring
+    "GROUP": [8, 1, 4, 16],  # blocks of tokens in a group, see GroupTiles in cu/ptxkit/gemm/grouped.cuh
+}
+WGMMA_TILE = {
+    "BW": [128, 256, 64],  # weights in a tile
+    "BT": [256, 128, 64, 32, 16, 8],  # tokens in a tile
+    "CONSUMERS": [2, 1],  # warpgroups that multiply
+    "GROUP": [8, 1, 4, 16],  # blocks of tokens in a group, see GroupTiles in cu/ptxkit/gemm/grouped.cuh
+}
+
+
+@dataclass(frozen=True)
+class ExpertMmaTile(TemplateStruct):
+    """``ExpertMmaTile`` of cu/kernels/moe_int8.cu."""
+
+    BW: int
+    BT: int
+    WW: int
+    WT: int
+    STAGES: int
+    GROUP: int
+
+
+@dataclass(frozen=True)
+class ExpertTile(TemplateStruct):
+    """``ExpertTile`` of cu/kernels/moe_int8.cu."""
+
+    BW: int
+    BT: int
+    CONSUMERS: int
+    STAGES: int
+    GROUP: int
+    PARTS: int = 1
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product: names of its arrays, sizes, and the form of its results.
+
+    Attributes:
+        device: on which it runs.
+        dtype: element type of tokens, weights, and quantized results.
+        format: a key of :data:`FORMATS`. swiglu: neighbouring groups of 8 weights are gates and factors.
+        rows: tokens of all experts. n: weights of an expert. k: elements of a token.
+        a, b, a_scales, b_scales, out: names of arrays.
+        token: name of the row of ``a`` of each row, or null. offsets: name of the first row of each expert, or null.
+        scales: name of the results' scales, for the formats "given" and "own".
+        experts: their number.
+        parts: of k, which are summed apart.
+    """
+
+    device: DeviceFacts
+    dtype: Dtype
+    format: str
+    rows: int
+    n: int
+    k: int
+    a: str = "a"
+    b: str = "b"
+    a_scales: str = "a_scales"
+    b_scales: str = "b_scales"
+    out: str = "out"
+    scales: object = NULL
+    token: object = NULL
+    offsets: object = NULL
+    experts: int = 1
+    swiglu: bool = False
+    parts: int = 1
+
+    def columns(self, t: Tile) -> int:
+        """Tiles across the weights."""
+        return cdiv(self.n, t.BW)
+
+    def most_blocks(self, tokens: int) -> int:
+        """Blocks of ``tokens`` tokens, at most: those of experts may be incomplete."""
+        return cdiv(self.rows, tokens) if self.experts == 1 else self.rows // tokens + min(self.experts, self.rows)
+
+    @property
+    def exchange(self) -> tuple[object, object]:
+        """The arguments ``largest`` and ``arrived``."""
+        return ("largest", "arrived") if self.format == "own" else (NULL, NULL)
+
+    def resident(self, t: Tile) -> bool | str:
+        """Whether all tiles of a block of tokens can be resident at the same time, where they wait for each other."""
+        if self.format != "own" or self.columns(t) <= self.device.sms:
+            return True
+        return (
+            f"a token's results are in {self.columns(t)} tiles of BW={t.BW} weights, which exchange its largest magnitude, "
+            f"more than {self.device.sms} SMs"
+        )
+
+    def mma(self, t: Tile) -> Launch:
+        """A launch of ``moe_product_mma``."""
+        shared = self.mma_bytes(t)
+        tiles = self.most_blocks(t.BT) * self.columns(t)
+        exclusive = self.format == "own" or 2 * shared > self.device.target.limits.shared_bytes - 2048
+        return Launch(
+            "moe_product_mma",
+            min(tiles, self.device.sms * (1 if exclusive else 2)),
+            32 * (t.BW // t.WW) * (t.BT // t.WT),
+            (
+                *(self.a, self.b, self.token, self.offsets, self.a_scales, self.b_scales, self.out, self.scales),
+                *(*self.exchange, self.rows, self.n, self.k, self.experts),
+            ),
+            shared=shared,
+            source=SOURCE,
+            cooperative=self.format == "own",
+            template=(TYPES[self.dtype], ExpertMmaTile(**t), FORMATS[self.format], self.swiglu),
+        )
+
+    def wgmma(self, t: Tile) -> Launch:
+        """A launch of ``moe_product_wgmma``, with as many stages as shared memory has room for."""
+        stages = self.stages(t)
+        tiles = self.most_blocks(t.BT) * self.columns(t) * self.parts
+        tile = ExpertTile(BW=t.BW, BT=t.BT, CONSUMERS=t.CONSUMERS, STAGES=stages, GROUP=t.GROUP, PARTS=self.parts)
+        return Launch(
+            "moe_product_wgmma",
+            min(tiles, self.device.sms),
+            128 * (t.CONSUMERS + 1),
+            (
+                TensorMap(self.a, box=(t.BT, DEPTH), swizzle="128B"),
+                TensorMap(self.b, box=(t.BW, DEPTH), swizzle="128B"),
+                *(self.offsets, self.a_scales, self.b_scales, self.out, self.scales),
+                *(*self.exchange, self.rows, self.n, self.k, self.experts),
+            ),
+            shared=stages * self.stage_bytes(t) + self.epilogue_bytes(t) + 16 * stages,
+            source=SOURCE,
+            cooperative=self.format == "own",
+            template=(TYPES[self.dtype], tile, FORMATS[self.format], self.swiglu),
+        )
+
+    def epilogue_bytes(self, t: Tile) -> int:
+        """``EpilogueShared`` of cu/ptxkit/gemm/grouped.cuh, in multiples of 8."""
+        size = 2 if self.format == "bf16" else 1
+        pitch = t.BW // (2 if self.swiglu else 1) * size + 16
+        staged = min(t.BT, 32) * pitch if FORMATS[self.format] >= FORMATS["bf16"] else 0
+        return cdiv(staged + 8 * t.BT + 4 * (MAX_EXPERTS + 4), 8) * 8
+
+    @staticmethod
+    def stage_bytes(t: Tile) -> int:
+        """Bytes of a stage: a tile of weights and one of tokens."""
+        return int((t.BW + t.BT) * DEPTH)
+
+    def stages(self, t: Tile) -> int:
+        """Stages of the ring that shared memory has room for."""
+        room = self.device.target.limits.shared_bytes_per_cta - self.epilogue_bytes(t)
+        return min(MOST_STAGES, room // (self.stage_bytes(t) + 16))
+
+    def mma_bytes(self, t: Tile) -> int:
+        """Dynamic shared memory of ``moe_product_mma``."""
+        return int(t.STAGES * self.stage_bytes(t) + self.epilogue_bytes(t))
+
+    def has_type(self) -> bool | str:
+        """Whether the target has the element type, or why not."""
+        if self.dtype == "e4m3" and "mma.fp8" not in self.device.target.features:
+            return "e4m3 needs sm_89 or later"
+        return True
+
+    def usable_mma(self, t: Tile) -> bool | str:
+        """The constraint of ``moe_product_mma``."""
+        if (reason := self.has_type()) is not True:
+            return reason
+        if t.BW % t.WW or t.BT % t.WT:
+            return f"warps of {t.WW} x {t.WT} do not cover {t.BW} x {t.BT}"
+        warps = t.BW // t.WW * (t.BT // t.WT)
+        if warps % 2 or warps > 16 or t.BW * 8 % (32 * warps):
+            return f"{warps} warps cannot share the copies of {t.BW} weights"
+        if t.WW * t.WT > 64 * 32:
+            return f"a warp has too few registers for {t.WW} x {t.WT} sums"
+        limit = self.device.target.limits.shared_bytes_per_cta
+        if (needed := self.mma_bytes(t)) > limit:
+            return f"needs {needed} bytes of shared memory, more than {limit}"
+        return self.resident(t)
+
+    def usable_wgmma(self, t: Tile) -> bool | str:
+        """The constraint of ``moe_product_wgmma``."""
+        if t.BW % (64 * t.CONSUMERS):
+            return f"BW={t.BW} is not a multiple of 64 weights for each of {t.CONSUMERS} consumers"
+        if (sums := t.BW * t.BT // (128 * t.CONSUMERS)) > 128:
+            return f"a thread holds {sums} sums of {t.BW} x {t.BT}, more than 128"
+        if self.stages(t) < 3:
+            return f"shared memory has room for {self.stages(t)} stages, fewer than 3"
+        return self.resident(t)
+
+
+def block_of(tokens: float, *, exact: bool = True) -> int:
+    """Tokens of a tile for this number of tokens of an expert; if it is not exact, the mean of many experts.
+
+    Few tokens fit in one tile. Of many, tiles of 256 are multiplied fastest, but the last one of an expert is incomplete, half
+    of it on average.
+    """
+    margin = 0.0 if exact or tokens <= 1 else (tokens - 1) ** 0.5
+    if tokens + margin <= 32:
+        return next(block for block in (8, 16, 32) if tokens + margin <= block)
+
+    def cost(block: int) -> float:
+        blocks = math.ceil(tokens / block) if exact else max(1.0, tokens / block + 0.5)
+        return blocks * block * LARGE_BLOCKS[block]
+
+    return min(LARGE_BLOCKS, key=cost)
+
+
+def arrived_blocks(rows: int, experts: int) -> int:
+    """Elements of the temporary ``arrived``: one per block of tokens."""
+    return rows // SMALLEST_BLOCK + min(experts, rows) + 1
+
+
+def clear_launch(rows: int, experts: int) -> Launch:
+    """A launch that clears what the CTAs of a product exchange."""
+    args = ("largest", rows, "arrived", arrived_blocks(rows, experts))
+    return Launch("clear_exchange", min(64, cdiv(rows, 256)), 256, args, source=SOURCE, template=(256,))
+
+
+def by_row(kernel: str, rows: int, args: tuple[object, ...], types: tuple[str, ...]) -> Launch:
+    """A launch of a kernel of moe_int8.cu with a CTA per row."""
+    return Launch(kernel, rows, 256, args, source=SOURCE, template=(*types, 256))
+
+
+def random_elements(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """Quantized values in [-127, 127] (s8) or [-1, 1) (e4m3).
+
+    Beyond 64 MB, a block of random bytes is repeated, at another offset in each repetition: drawing 11 GB would take longer
+    than every measurement of them.
+    """
+    count = int(np.prod(shape))
+    size = min(count, (64 << 20) - 57)
+    if dtype == "s8":
+        block: Array = rng.integers(-127, 128, size, dtype=np.int8)
+    else:
+        block = (rng.random(size, dtype=np.float32) * 2 - 1).astype(dtype_of("e4m3"))
+    if size == count:
+        return block.reshape(shape)
+    result = np.empty(count, block.dtype)
+    for first in range(0, count, size):
+        part = result[first : first + size]
+        shift = int(rng.integers(size))
+        head = min(part.size, size - shift)
+        part[:head] = block[shift : shift + head]
+        part[head:] = block[: part.size - head]
+    return result.reshape(shape)
+
+
+def random_scales(rng: np.random.Generator, shape: int | tuple[int, ...], dtype: Dtype) -> Array:
+    """Scales with which the largest dequantized magnitudes are between 0.5 and 1.5."""
+    scales: Array = rng.random(shape, dtype=np.float32) + np.float32(0.5)
+    return scales / np.float32(127) if dtype == "s8" else scales
+
+
+def sums_of(a: Array, b: Array) -> Array:
+    """a b^T in float64: exact for int8; for e4m3 summed in float32 in parts of 1024 terms, whose error is far below that of the
+    tensor cores."""
+    total = np.zeros((a.shape[0], b.shape[0]))
+    for first in range(0, a.shape[1], CHUNK):
+        part = slice(first, first + CHUNK)
+        total += a[:, part].astype(np.float32) @ b[:, part].astype(np.float32).T
+    return total
+
+
+def quantized(v: Array, dtype: Dtype, scales: Array | None = None) -> tuple[Array, Array]:
+    """The rows of v (rows, cols) as elements of ``dtype``, ties to even, and the scales (rows), in float64.
+
+    Without ``scales``, the largest magnitude of a row becomes the largest of the type; a row of zeros has scale 0.
+    """
+    if scales is None:
+        scales = np.abs(v).max(axis=1, initial=0) / LARGEST[dtype]
+    steps = v / np.where(scales == 0, 1, scales)[:, None]
+    if dtype == "s8":
+        return np.clip(np.rint(steps), -128, 127).astype(np.int8), scales
+    limited = np.clip(steps, -LARGEST[dtype], LARGEST[dtype])
+    return limited.astype(np.float32).astype(dtype_of(dtype)), scales
+
+
+def wgmma_tiles(product: Product, tokens: float, experts: float = 1, *, exact: bool = True) -> Iterator[dict[str, int]]:
+    """Tiles for this number of tokens of each of ``experts`` experts (see :func:`block_of`), the most promising first.
+
+    Each tile reads its tokens again, so that it has as many weights as leave each SM four tiles of few tokens, which memory
+    limits, or one of many. Smaller and then larger ones follow.
+    """
+    first = block_of(tokens, exact=exact)
+    for block in (first, *(other for other in LARGE_BLOCKS if other < first)):
+        widths = [width for width in WGMMA_WIDTHS if width * block <= 256 * 128]
+        tiles = experts * max(1.0, tokens / block) * (1 if block > 64 else 1 / 4)
+        best = max((w for w in widths if tiles * cdiv(product.n, w) >= 0.8 * product.device.sms), default=min(widths))
+        for width in sorted(widths, key=lambda width: (width > best, abs(width - best))):
+            yield {"BW": width, "BT": block, "CONSUMERS": consumers(width)}
+
+
+def consumers(width: int) -> int:
+    """Warpgroups that multiply a tile of this many weights."""
+    return 2 if width >= 128 else 1
+
+
+def mma_tiles(tokens: float) -> Iterator[dict[str, int]]:
+    """The same for ``moe_product_mma``."""
+    if tokens <= 16:
+        yield {"BW": 128, "BT": 16, "WW": 32, "WT": 16, "STAGES": 4}
+    if tokens <= 32:
+        yield {"BW": 128, "BT": 32, "WW": 32, "WT": 32, "STAGES": 4}
+    if tokens > 128:
+        yield {"BW": 128, "BT": 128, "WW": 64, "WT": 32, "STAGES": 3}
+    yield {"BW": 128, "BT": 64, "WW": 32, "WT": 32, "STAGES": 3}
+    yield {"BW": 256, "BT": 64, "WW": 64, "WT": 32, "STAGES": 3}
+    yield {"BW": 256, "BT": 32, "WW": 32, "WT": 32, "STAGES": 2}

@@ -1,0 +1,255 @@
+"""moe_routed: routing, types, ragged sizes, experts without a token, ties, late completion, races, and the compiled code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
+from ptxkit.inspect import sass
+from ptxkit.kernels.moe import moe_routed as routed
+from ptxkit.kernels.moe import product as moe
+from ptxkit.kernels.moe.moe_routed import MoeRouted
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+from ptxkit.workload.workload import Workload
+
+EVERY = list(MoeRouted.variants())
+# The other variants are slow here; `make test-all` runs them.
+FEW = ["step3_fitted", *(pytest.param(v, marks=pytest.mark.slow) for v in EVERY if v != "step3_fitted")]
+SIZES = {"tokens": 6, "hidden": 144, "ffn": 80, "experts": 5, "top_k": 2}
+
+
+def made(**changes):
+    return MoeRouted(**{**SIZES, **changes})
+
+
+def verify(device, workload, variant, inputs=None, tile=None):
+    case = execute.Case(workload, device, seed=4, inputs=inputs)
+    result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
+    assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
+    return case
+
+
+def with_logits(workload, logits):
+    given = workload.inputs(np.random.default_rng(9))
+    given["logits"][:] = logits
+    return given
+
+
+@pytest.mark.parametrize(
+    ("dtype", "variant"),
+    [
+        pytest.param(dtype, v, marks=() if dtype == "s8" and v != "step2_wgmma" else pytest.mark.slow)
+        for dtype in ("s8", "e4m3")
+        for v in EVERY
+    ],
+)
+def test_every_type(device, dtype, variant):
+    verify(device, made(dtype=dtype), variant)
+
+
+@pytest.mark.parametrize("variant", FEW)
+def test_one_token(device, variant):
+    verify(device, made(tokens=1), variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", EVERY)
+def test_every_expert_has_every_token(device, variant):
+    verify(device, made(experts=3, top_k=3, renormalize=False), variant)
+
+
+@pytest.mark.parametrize("variant", FEW)
+def test_all_tokens_to_the_same_experts(device, variant):
+    """More than one block of tokens of an expert, and experts without a token before, between and after."""
+    workload = made(tokens=40, hidden=32, ffn=32, experts=7)
+    logits = np.zeros((40, 7), np.float32)
+    logits[:, 3], logits[:, 5] = 4, 3
+    case = verify(device, workload, variant, with_logits(workload, logits))
+    assert (case.outputs()["expert"] == [3, 5]).all()
+
+
+@pytest.mark.parametrize("variant", ["unfused", "step3_fitted"])
+def test_lower_experts_come_first_where_logits_are_equal(device, variant):
+    workload = made(hidden=16, ffn=16, experts=70, top_k=3)
+    logits = np.zeros((6, 70), np.float32)
+    logits[1, 40:] = -1  # 0, 1, 2
+    logits[2, [64, 33]] = 1  # 33, 64, 0
+    logits[3] = -0.0
+    logits[3, ::2] = 0.0  # +0 and -0 are equal
+    logits[4] = -np.arange(70) // 2  # pairs of equal ones
+    logits[5, 69] = np.float32(1e-45)  # a subnormal number is larger than 0
+    case = verify(device, workload, variant, with_logits(workload, logits))
+    expected = [[0, 1, 2], [0, 1, 2], [33, 64, 0], [0, 1, 2], [0, 1, 2], [69, 0, 1]]
+    np.testing.assert_array_equal(case.outputs()["expert"], expected)
+
+
+def test_sorted_pairs_keep_their_order(device):
+    workload = made(tokens=300, hidden=16, ffn=16, experts=40, top_k=3)
+    case = execute.Case(workload, device, seed=1)
+    variant = workload.variant("step2_wgmma")
+    execute.prepare(case, variant).launch()
+    expert = case.outputs()["expert"].reshape(-1)
+    order = np.argsort(expert, kind="stable")
+    arrays = {name: case.array(name).numpy() for name in ("offsets", "row", "token")}
+    np.testing.assert_array_equal(arrays["token"], order // 3)
+    np.testing.assert_array_equal(arrays["row"][order], np.arange(900))
+    np.testing.assert_array_equal(arrays["offsets"], np.searchsorted(expert[order], np.arange(41)))
+
+
+def test_the_same_sums_in_every_execution(device):
+    """No atomics add results: two executions give the same bits."""
+    workload = made(tokens=12, dtype="e4m3")
+    for variant in ("step1_mma", "step4_quantized"):
+        case = execute.Case(workload, device, seed=2)
+        prepared = execute.prepare(case, workload.variant(variant))
+        prepared.launch()
+        first = case.outputs()["y"].tobytes()
+        prepared.launch()
+        assert case.outputs()["y"].tobytes() == first
+
+
+LATE = [
+    pytest.param(v, c, marks=() if (v, c) == ("step4_quantized", "latest-legal") else pytest.mark.slow)
+    for v in EVERY
+    for c in ("latest-legal", "random")
+]
+
+
+@pytest.fixture
+def few_ctas(monkeypatch):
+    """A device on which persistent kernels launch five CTAs, so that each computes several tiles."""
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=5))
+
+
+@pytest.mark.parametrize(("variant", "completion"), LATE)
+def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, variant, completion):
+    verify(EmulatedDevice(settings=EmulatorSettings(completion=completion)), made(), variant)
+
+
+@pytest.mark.parametrize(
+    "variant", ["step1_mma", *(pytest.param(v, marks=pytest.mark.slow) for v in EVERY if v != "step1_mma")]
+)
+def test_no_races_over_several_tiles(few_ctas, variant):
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes", counting=False))
+    verify(device, made(tokens=4, experts=3), variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", EVERY)
+def test_nothing_uninitialised_is_used(variant):
+    settings = EmulatorSettings(initcheck=True, counting=False, completion="latest-legal")
+    verify(EmulatedDevice(settings=settings), made(), variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_parts_of_k(device, parts):
+    verify(
+        device, made(ffn=272), "step3_fitted", tile={"PARTS": parts, "DOWN": 64}
+    )  # three steps of k in up to eight parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tile", [{"BW": 256, "BT": 128}, {"BW": 128, "BT": 256, "GROUP": 1}, {"BW": 64, "BT": 32, "CONSUMERS": 1}]
+)
+@pytest.mark.parametrize("variant", ["step3_fitted", "step4_quantized"])
+def test_shapes_of_tiles(device, variant, tile):
+    verify(device, made(tokens=20), variant, tile=tile)
+
+
+def test_work_counts_the_experts_that_are_hit():
+    one, many = made(tokens=1, experts=256, top_k=8), made(tokens=400, experts=256, top_k=8)
+    weights = 3 * 144 * 80
+    assert 8 * weights <= one.work().bytes < 9 * weights + 4096
+    assert many.work().bytes > 250 * weights
+    assert one.work().flops == 8 * 2 * weights
+
+
+def test_routing_depends_on_its_own_seed():
+    first, again = made().inputs(np.random.default_rng(0)), made().inputs(np.random.default_rng(1))
+    np.testing.assert_array_equal(first["logits"], again["logits"])
+    assert (first["x"] != again["x"]).any()
+    assert (made(routing_seed=1).routing() != first["logits"]).any()
+
+
+def test_gating_of_the_reference():
+    expert, weight = routed.gated(np.array([[1.0, 3.0, 3.0, 2.0]], np.float32), 2, True)
+    assert expert.tolist() == [[1, 2]] and weight.tolist() == [[0.5, 0.5]]
+    _, of_all = routed.gated(np.log(np.array([[1.0, 2.0, 1.0]], np.float32)), 1, False)
+    assert of_all[0, 0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("model", [routed.MIXTRAL, routed.DEEPSEEK_V3], ids=["mixtral", "deepseek"])
+@pytest.mark.parametrize("tokens", [1, 16, 128, 1024, 8192])
+def test_presets_have_tiles(model, tokens):
+    target = Target.parse("sm_90a")
+    workload = MoeRouted(tokens=tokens, **model)
+    chosen = workload.variant("step3_fitted").select_tile(workload, target)
+    if tokens <= 16:
+        assert chosen.BT == 8  # at most four tokens of an expert on average
+    assert chosen.PARTS == 1 or tokens * model["top_k"] <= 4096
+    workload.variant("step4_quantized").select_tile(workload, target)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "exact", "block"),
+    [
+        (1, True, 8),
+        (9, True, 16),
+        (64, True, 64),
+        (256, True, 256),
+        (1.0, False, 8),
+        (4.1, False, 8),
+        (256.0, False, 128),
+    ],
+)
+def test_blocks_hold_the_tokens_of_an_expert(tokens, exact, block):
+    """Half of the experts with 256 tokens on average have more, and a second block of 256 would be nearly empty."""
+    assert moe.block_of(tokens, exact=exact) == block
+
+
+PRESETS = [
+    ("s8", 8192, routed.DEEPSEEK_V3),
+    *(
+        pytest.param(dtype, tokens, model, marks=pytest.mark.slow)
+        for dtype, tokens, model in (
+            ("e4m3", 8192, routed.DEEPSEEK_V3),
+            ("s8", 1, routed.MIXTRAL),
+            ("e4m3", 8192, routed.MIXTRAL),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("dtype", "tokens", "model"), PRESETS)
+@pytest.mark.parametrize("variant", ["step4_quantized", pytest.param("step3_fitted", marks=pytest.mark.slow)])
+def test_wgmma_is_asynchronous_and_nothing_spills(dtype, tokens, model, variant):
+    workload = MoeRouted(tokens=tokens, **model, dtype=dtype)
+    for step in build(workload, workload.variant(variant), Target.parse("sm_90a")).steps:
+        has = {"s8": "IGMMA", "e4m3": "QGMMA"}[dtype] if step.launch.kernel == "moe_product_wgmma" else ()
+        assert "serialized" not in step.image.log  # "wgmma.mma_async instructions are serialized due to ..."
+        assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=has, spills=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"hidden": 24}, "hidden must be a multiple of 16"),
+        ({"ffn": 8}, "ffn must be a multiple of 16"),
+        ({"top_k": 6}, "top_k must be at most experts=5, not 6"),
+        ({"experts": 2000}, "experts must be at most 1024"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(sizes, message):
+    with pytest.raises(UsageError, match=message):
+        made(**sizes)
