@@ -124,9 +124,27 @@ __device__ __forceinline__ void operands(float (&left)[TM], float (&right)[TN], 
     for (int q = 0; q < TN; q += 4) load4(right + q, bt + j * pitch_b + lanes.col + L::across(q));
 }
 
-// Multiplies one tile of k. The operands of the next step are read during the fma of this one.
+// The same for shared addresses. The loads are written in PTX, because the compiler splits some 128-bit loads into
+// smaller ones, and not the same ones in every compilation.
+template <class L, int TM, int TN>
+__device__ __forceinline__ void operands(float (&left)[TM], float (&right)[TN], const L& lanes, unsigned at,
+                                         unsigned bt, int pitch_a, int pitch_b, int j) {
+#pragma unroll
+    for (int r = 0; r < TM; r += 4) {
+        const unsigned from = at + (j * pitch_a + lanes.row + L::down(r)) * 4;
+        ld_shared(left[r], left[r + 1], left[r + 2], left[r + 3], from);
+    }
+#pragma unroll
+    for (int q = 0; q < TN; q += 4) {
+        const unsigned from = bt + (j * pitch_b + lanes.col + L::across(q)) * 4;
+        ld_shared(right[q], right[q + 1], right[q + 2], right[q + 3], from);
+    }
+}
+
+// Multiplies one tile of k, given the shared addresses of the operands. Those of the next step are read during the fma
+// of this one.
 template <class L, int BK, int TM, int TN>
-__device__ __forceinline__ void multiply_tile(float (&sum)[TM][TN], const L& lanes, const float* at, const float* bt,
+__device__ __forceinline__ void multiply_tile(float (&sum)[TM][TN], const L& lanes, unsigned at, unsigned bt,
                                               int pitch_a, int pitch_b) {
     float left[2][TM], right[2][TN];
     operands(left[0], right[0], lanes, at, bt, pitch_a, pitch_b, 0);
@@ -183,7 +201,7 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(cons
             *reinterpret_cast<float4*>(bt + j * BN + q) = {v[0], v[1], v[2], v[3]};
         }
         barrier_sync();
-        multiply_tile<L, BK>(sum, lanes, at, bt, PITCH, BN);
+        multiply_tile<L, BK>(sum, lanes, cvta_to_shared(at), cvta_to_shared(bt), PITCH, BN);
         barrier_sync();
     }
     store(c, sum, lanes, origin, m, n, ALIGNED);
