@@ -150,6 +150,24 @@ struct FewRowsLayout {
     }
 };
 
+// Calls a function for each 16-byte vector of a row of x in shared memory that this lane has. Not a generic lambda:
+// NVRTC 13.0 takes those for host code.
+template <class Layout>
+struct RowVectors {
+    unsigned char* x;
+    unsigned first, tiles, k;  // this CTA's part of k: its first column and its tiles; all columns
+    unsigned lane;
+
+    template <class F>
+    __device__ __forceinline__ void operator()(unsigned r, F f) const {  // f(8 columns, their first column in x)
+        const unsigned chunk = lane % 8 * 8;                             // a lane has 8 columns in every fourth tile
+        for (unsigned i = lane / 8; i < tiles; i += 4) {
+            const unsigned c = first + i * WGMMA_BK + chunk;
+            if (c < k) f(x + i * Layout::x_bytes + swizzled<WGMMA_ROW_BYTES>(r * WGMMA_ROW_BYTES + chunk * 2), c);
+        }
+    }
+};
+
 template <class Tile, class T>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_few_rows(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const T* gamma, const T* beta,
@@ -208,13 +226,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_few_rows(
     const unsigned thread = threadIdx.x - 128, consumer = warp / 4 - 1, own = warp - 4;
 
     // The statistics of this CTA's part of each row go to all CTAs: mean and sum of squared deviations.
-    const unsigned part_of_row = lane / 8, chunk = lane % 8 * 8;  // each lane has 8 columns in every fourth tile
-    auto each_vector = [&](unsigned r, auto f) {  // f(8 columns of row r in shared memory, their first column in x)
-        for (unsigned i = part_of_row; i < tiles; i += 4) {
-            const unsigned c = first + i * WGMMA_BK + chunk;
-            if (c < k) f(shared + i * L::x_bytes + swizzled<WGMMA_ROW_BYTES>(r * WGMMA_ROW_BYTES + chunk * 2), c);
-        }
-    };
+    const RowVectors<L> each_vector{shared, first, tiles, unsigned(k), lane};
     auto record = [&](unsigned cta, unsigned r) -> const float2& {
         return reinterpret_cast<const float2*>(shared + at.records)[cta * ROWS + r];
     };
