@@ -43,7 +43,7 @@ def replaced(page: str) -> str:
     for mark, text in (("kinds", kinds()), ("comparison", table)):
         page = re.sub(rf"(<!-- {mark} -->\n)(\|[^\n]*\n)*", lambda m, t=text: f"{m[1]}{t}\n", page)
     page = re.sub(r"\(Spearman\) is \S+ over \S+ cases", f"(Spearman) is {rho:.2f} over {count} cases", page)
-    return re.sub(r"Not compared: .*\.\n", f"Not compared: {excepted}.\n", page)
+    return re.sub(r"Not compared:\s.*?\)\.\n", f"Not compared: {excepted}.\n", page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,14 @@ Sizes = Mapping[str, Any]
 NOT_COMPARED = {
     "matmul_sparse": "`unfused` executes the dense product, the other variants half of its multiplications",
     "matmul_block_scaled": "`unfused` multiplies in another type",
+    "sparse_swiglu_ffn": "`unfused` executes the dense products",
+    "moe_int8": "`unfused` multiplies in bf16",
+    "attention_e4m3": "`unfused` multiplies in bf16",
+    "attention_scores": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma, each score twice",
+    "ffn_sublayer": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
+    "linear_layernorm_gelu": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
+    "moe_routed": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma; the report has no routed products",
+    "swiglu_ffn": "the report offers no kernel with two products for one activation",
 }
 """Kernel with a variant ``unfused`` -> why no fusion of the same operations is measured by it."""
 

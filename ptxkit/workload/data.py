@@ -93,7 +93,7 @@ class Data:
         if own is not None:
             return Rule(own, "as given")
         if variant is not None and variant.tolerance is not None:
-            return Rule(variant.tolerance, f"stated by variant {variant.name}")
+            return Rule(_of_variant(variant, self.workload), f"stated by variant {variant.name}")
         stated = _stated_tolerance(self.workload)
         if isinstance(stated, Tolerance):
             return Rule(stated, "stated by the description")
@@ -126,6 +126,22 @@ def _read_only(value: Any) -> Any:
     view = value.view()
     view.flags.writeable = False
     return view
+
+
+def _of_variant(variant: Variant, workload: Workload) -> Tolerance:
+    """The tolerance that a variant states, for one workload.
+
+    Raises:
+        DescriptionError: it is not a Tolerance.
+    """
+    stated: Any = variant.tolerance
+    if not isinstance(stated, Tolerance) and callable(stated):
+        with blamed(stated):
+            stated = stated(workload)
+    if not isinstance(stated, Tolerance):
+        place = at(type(workload), variant.name)
+        raise DescriptionError(f"{place}{workload.name}: tolerance of a variant must be a Tolerance, not {stated!r}")
+    return stated
 
 
 def _stated_tolerance(workload: Workload) -> Tolerance | Mapping[str, Tolerance]:

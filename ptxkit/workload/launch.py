@@ -252,9 +252,10 @@ class Work:
 class Tolerance:
     """The permitted error of a value compared with the float64 reference.
 
-    A value is correct if its error is at most ``ulp`` units in the last place, or at most
-    ``absolute + relative * |reference| + typical * m``, where m is the magnitude of the elements around it: see
-    :class:`ptxkit.workload.tolerance.Typical`.
+    A value is correct if its error is at most ``max(absolute + relative * |reference|, ulp * u) + typical * m``, where m
+    is the magnitude of the elements around it (see :class:`ptxkit.workload.tolerance.Typical`), and u the unit in the last
+    place of ``|reference| + typical * m``. The first part is for roundings of the result, the second for the error of
+    sums before them, which moves a result that is rounded to few bits by its own amount and by one rounding more.
 
     Raises:
         DescriptionError: a part is negative, NaN or infinite.

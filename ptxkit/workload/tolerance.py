@@ -44,6 +44,9 @@ TRUNCATED = 1 / 8
 """Further roundings per term on tensor cores, which truncate the partial sum after each 16 terms instead of rounding it."""
 FP8_BITS, FP8_STEP = 2.0**-13, 32
 """Tensor cores keep about 13 bits of the partial sums of 8-bit products (sm_89, sm_90), and add 32 products at a time."""
+FP8_TRUNCATED = 1 / 2
+"""Further roundings per step of 32 products: each step truncates, which loses half a unit on average, always towards zero while
+the partial sum keeps its sign."""
 TF32 = 2.0**-8
 """Relative error of a sum of products of float32 inputs, which tensor cores truncate to 11 significant bits: an error
 of 2^-10 for each product, times the 5.7 standard deviations that the tolerance allows."""
@@ -80,7 +83,8 @@ class Sums:
         if self.length < 2:
             return 0.0
         if "8_e" in self.narrow:
-            return SPREADS * FP8_BITS * sqrt(max(1.0, self.length / FP8_STEP))
+            steps = max(1.0, self.length / FP8_STEP)
+            return FP8_BITS * (SPREADS * sqrt(steps) + FP8_TRUNCATED * steps)
         roundings = SPREADS * sqrt(self.length) + (TRUNCATED * self.length if self.narrow else 0.0)
         error = roundings * (2.0**-53 if dtype == "float64" else 2.0**-24)
         return error + TF32 if self.unit == "tf32" else error

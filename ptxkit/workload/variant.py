@@ -43,7 +43,7 @@ class Variant:
             nothing but these, because the answer for one tile is used for others with the same values of what it reads.
         prefer: workload -> tiles to try first, best first; each may omit parameters.
         source: the file with its kernels, if it is not that of the workload.
-        tolerance: tolerance that replaces that of the workload.
+        tolerance: tolerance that replaces that of the workload, or a function that returns it for a workload.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Variant:
     constraint: Constraint | None = None
     prefer: Preference | None = None
     source: str | None = None
-    tolerance: Tolerance | None = None
+    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None
 
     @property
     def description(self) -> str:
@@ -236,7 +236,7 @@ def variant(
     constraint: Constraint | None = None,
     prefer: Preference | None = None,
     source: str | None = None,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None,
 ) -> Callable[[Callable[..., Sequence[Launch]]], Variant]: ...
 
 
@@ -249,7 +249,7 @@ def variant(
     constraint: Constraint | None = None,
     prefer: Preference | None = None,
     source: str | None = None,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None,
 ) -> Variant | Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declare a method of a :class:`Workload` as a variant; :class:`Variant` describes the arguments.
 

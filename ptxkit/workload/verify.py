@@ -7,7 +7,7 @@ distance of neighbouring numbers of the dtype at the reference. :mod:`ptxkit.wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -275,9 +275,25 @@ def allowed_errors(
         magnitude = np.abs(expected.reshape(-1).astype(np.float64))
         magnitude[~np.isfinite(magnitude)] = 0.0
         around = Typical(expected).of(0, expected.size) if allowed.typical else 0.0
-        within = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
-        largest: npt.NDArray[np.float64] = np.maximum(within, allowed.ulp * form.ulp(magnitude))
+        largest = _permitted(allowed, magnitude, form.ulp, around)
     return largest.reshape(expected.shape)
+
+
+def _permitted(
+    allowed: Tolerance,
+    magnitude: npt.NDArray[np.float64],
+    ulp: Callable[[Any], Any],
+    around: npt.NDArray[np.float64] | float,
+) -> npt.NDArray[np.float64]:
+    """The permitted error of each element: see :class:`Tolerance`.
+
+    Args:
+        magnitude: ``|reference|``. ulp: the distance of neighbouring numbers at a magnitude. around: the typical magnitude.
+    """
+    of_sums = allowed.typical * around
+    rounding = np.maximum(allowed.absolute + allowed.relative * magnitude, allowed.ulp * ulp(magnitude + of_sums))
+    result: npt.NDArray[np.float64] = rounding + of_sums
+    return result
 
 
 def _float_errors(
@@ -300,8 +316,7 @@ def _float_errors(
             magnitude[special] = 0.0
         relative = absolute / np.maximum(magnitude, form.smallest_normal)
         ulps = absolute / form.ulp(magnitude)
-        within = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
-        wrong = ~((absolute <= within) | (ulps <= allowed.ulp))
+        wrong = ~(absolute <= _permitted(allowed, magnitude, form.ulp, around))
     return (absolute, relative, ulps), wrong
 
 
@@ -316,8 +331,7 @@ def _exact_errors(
     with np.errstate(all="ignore"):  # a reference may be infinite or NaN
         absolute = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
         magnitude = np.abs(expected.astype(np.float64))
-        bound = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
-        within = ((absolute <= bound) | (absolute <= allowed.ulp)) & np.isfinite(absolute)
+        within = (absolute <= _permitted(allowed, magnitude, np.ones_like, around)) & np.isfinite(absolute)
         relative = absolute / np.maximum(magnitude, 1.0)
     tolerant = allowed != Tolerance()
     return (absolute, relative, absolute), different & ~(within & tolerant)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from ptxkit import variant
 from ptxkit.errors import DescriptionError
 from ptxkit.workload import execute, registry
 from ptxkit.workload.launch import Tolerance
@@ -223,6 +226,21 @@ def test_a_tolerance_that_is_a_number_is_refused(sample):
     kind = sample(("    n: int = 100", "    n: int = 100\n    tolerance = 1e-3"))
     with pytest.raises(DescriptionError, match="tolerance must be a Tolerance, not 0.001"):
         execute.Data(kind()).tolerance_rule()
+
+
+def test_the_tolerance_of_a_variant_may_depend_on_the_workload(sample):
+    data = execute.Data(sample()(n=64))
+    by_size = dataclasses.replace(VARIANT, tolerance=lambda w: Tolerance(relative=w.n))
+    rule = data.tolerance_rule(by_size)
+    assert rule.given == Tolerance(relative=64)
+    for wrong in (lambda w: 1e-3, lambda w: None, 0.5):
+        with pytest.raises(DescriptionError, match="tolerance of a variant must be a Tolerance, not "):
+            data.tolerance_rule(dataclasses.replace(VARIANT, tolerance=wrong))
+    with pytest.raises(DescriptionError, match="ZeroDivisionError"):
+        data.tolerance_rule(dataclasses.replace(VARIANT, tolerance=lambda w: Tolerance(relative=1 / 0)))
+
+
+VARIANT = variant(lambda self: [])
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1e-3", True])

@@ -26,6 +26,19 @@ def test_rounding_the_reference_is_within_half_an_ulp(dtype):
     assert dtype is np.float64 or 0.4 < verdict.max_ulp_error <= 0.5
 
 
+def test_the_error_of_a_sum_may_cost_one_rounding_more():
+    """Sums that differ by the permitted error may be rounded to numbers that are that error and a unit apart."""
+    e4m3 = ml_dtypes.float8_e4m3fn
+    sums = np.random.default_rng(0).normal(0, 2, (64, 64))
+    expected = sums.astype(e4m3).astype(np.float64)
+    inexact = (sums + 0.4).astype(e4m3)
+    within = Tolerance(ulp=1, typical=0.4 / np.abs(expected).mean(axis=1).min())
+    assert not compare("y", inexact, expected, Tolerance(ulp=1)).verified
+    assert not compare("y", inexact, expected, Tolerance(typical=within.typical)).verified
+    assert compare("y", inexact, expected, within).verified
+    assert not compare("y", (sums + 1.5).astype(e4m3), expected, within).verified
+
+
 @given(hnp.arrays(np.float32, st.integers(1, 30), elements=st.floats(width=32)), st.integers(1, 5))
 def test_n_ulps_away_counts_n(values, n):
     finite = np.abs(values[np.isfinite(values) & (np.abs(values) < 1e38)])

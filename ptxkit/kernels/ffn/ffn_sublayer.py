@@ -179,7 +179,7 @@ class FfnSublayer(Workload):
         args = ("x", "statistics", self.rows, self.hidden, "eps")
         return [row.launch_in_registers("ffn_statistics", rows, tile, args, (linear.cu_type(self),))]
 
-    @variant(requires=linear.MMA)
+    @variant(requires=linear.MMA, tolerance=linear.unfused_tolerance)
     def unfused(self) -> list[Launch]:
         """Eight launches: mean, variance, normalize, scale and shift, product, bias, gelu, residual."""
         return [

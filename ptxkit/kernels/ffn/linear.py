@@ -40,6 +40,12 @@ def tolerance(w: Any) -> Tolerance:
     return Tolerance(relative=4 * unit, absolute=8 * unit)
 
 
+def unfused_tolerance(w: Any) -> Tolerance:
+    """The same, and three further roundings: of the product, its sum with the bias, and the activation, each to the 16-bit
+    type. They are relative to numbers below 8 (8 standard deviations), which the residual, or beta, may cancel."""
+    return Tolerance(relative=4 * UNIT[w.dtype], absolute=(8 + 3 * 8) * UNIT[w.dtype])
+
+
 def weights(rng: np.random.Generator, features: int, hidden: int, dtype: str) -> np.ndarray[Any, Any]:
     """Weights (features, hidden) with which a sum of products with numbers of variance 1 has variance 1."""
     return (uniform(rng, (features, hidden)) * np.float32(np.sqrt(3 / hidden))).astype(dtype_of(dtype))
