@@ -26,7 +26,13 @@ from ptxkit.cli._commands import Commands
 from ptxkit.cli._early_exit import exits_refused
 from ptxkit.cli._help import EXIT_CODES, format_exit_codes
 from ptxkit.cli._output import open_missing, show_any_text
-from ptxkit.cli._signals import Terminated, handle_interrupts, interruptible, release_semaphores
+from ptxkit.cli._signals import (
+    Terminated,
+    handle_interrupts,
+    interruptible,
+    lost_interrupts_repeated,
+    release_semaphores,
+)
 from ptxkit.errors import PtxkitError, shortened
 from ptxkit.exit_codes import ExitCode
 
@@ -78,7 +84,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     handler = interruptible()
     owned = getattr(handler, "__module__", "") == "ptxkit.start"
     try:
-        code = _guarded(args)
+        with lost_interrupts_repeated():
+            code = _guarded(args)
     except KeyboardInterrupt:  # a second interrupt, while the first one was being handled
         code = ExitCode.INTERRUPTED
     handle_interrupts(handler)

@@ -61,26 +61,35 @@ def interruptible() -> Any:
     Returns:
         The handler to restore when the command is done: a Ctrl-C after that ends the process without a traceback.
     """
-    sys.unraisablehook = _repeat_lost_interrupt
     before = signal.getsignal(signal.SIGINT)
     if getattr(before, "__module__", "") == "ptxkit.start":
         handle_interrupts(signal.default_int_handler)
     return before
 
 
-def _repeat_lost_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send a signal again whose exception Python discarded.
+@contextlib.contextmanager
+def lost_interrupts_repeated() -> Iterator[None]:
+    """Send a signal again if Python discards the KeyboardInterrupt that its handler raised inside the block.
 
     An exception that a signal handler raises inside a finalizer or a weak reference's callback, such as those of the import
     system's locks, ends the callback only. The signal is sent from a thread a moment later, when the callback has returned.
     """
-    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(unraisable)
-        return
-    number = signal.SIGTERM if issubclass(unraisable.exc_type, Terminated) else signal.SIGINT
-    again = threading.Timer(0.01, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
+    before = sys.unraisablehook
+
+    def repeat(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+            return
+        number = signal.SIGTERM if issubclass(unraisable.exc_type, Terminated) else signal.SIGINT
+        again = threading.Timer(0.01, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def handle_interrupts(handler: Any) -> None:

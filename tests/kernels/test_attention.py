@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -12,10 +10,8 @@ from ptxkit.errors import UsageError
 from ptxkit.kernels.attention.attention import Attention
 from ptxkit.kernels.attention.sizes import causal_pairs
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
-from ptxkit.workload.workload import Workload
 
 VARIANTS = list(Attention.variants())
 
@@ -26,12 +22,6 @@ def check(device, variant, tile=None, **settings):
     result = execute.run(case, workload.variant(variant), None, tile, explicit=tile is not None)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -13,11 +13,9 @@ from ptxkit.errors import UsageError
 from ptxkit.kernels.attention.attention import attend
 from ptxkit.kernels.attention.attention_backward import PADDING, AttentionBackward, gradients
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
-from ptxkit.workload.workload import Workload
 
 VARIANTS = list(AttentionBackward.variants())
 FUSED = [v for v in VARIANTS if v != "unfused"]
@@ -31,12 +29,6 @@ def check(device, variant, tile=None, **settings):
     result = execute.run(case, workload.variant(variant), None, tile, explicit=tile is not None)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.kernels.attention.attention_e4m3 import AttentionE4m3
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.workload import Workload
 
 VARIANTS = list(AttentionE4m3.variants())
 E4M3 = [name for name in VARIANTS if name not in ("unfused", "step1_dequantized")]
@@ -26,12 +22,6 @@ def check(device, variant, tile=None, inputs=None, **settings):
     result = execute.run(case, workload.variant(variant), None, tile, explicit=tile is not None)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs(), workload.reference(**case.inputs)
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize(

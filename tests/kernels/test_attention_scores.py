@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,10 +9,8 @@ from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.attention.attention_scores import AttentionScores
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
-from ptxkit.workload.workload import Workload
 
 VARIANTS = list(AttentionScores.variants())
 FUSED = [name for name in VARIANTS if name != "unfused"]
@@ -26,12 +22,6 @@ def check(device, variant, tile=None, inputs=None, **settings):
     result = execute.run(case, workload.variant(variant), None, tile, explicit=tile is not None)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()["p"], result
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs, and clusters compute several tiles of queries."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

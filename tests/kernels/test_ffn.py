@@ -14,11 +14,9 @@ from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.ffn.linear_layernorm_gelu import LinearLayernormGelu
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
-from ptxkit.workload.workload import Workload
 
 SUBLAYER = [("ffn_sublayer", name) for name in FfnSublayer.variants()]
 LINEAR = [("linear_layernorm_gelu", name) for name in LinearLayernormGelu.variants()]
@@ -32,12 +30,6 @@ def check(device, kernel, variant, rows, hidden, features, tile=None, **options)
     result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return result
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch one cluster, or two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize(("rows", "hidden", "features"), SIZES)

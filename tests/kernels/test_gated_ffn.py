@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -15,12 +13,10 @@ from ptxkit.kernels.gemm.sparse_swiglu_ffn import SparseSwigluFfn
 from ptxkit.kernels.gemm.swiglu_ffn import SwigluFfn
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.workload import Workload
 
 STEPS = [(kernel, name) for kernel in (SwigluFfn, SparseSwigluFfn) for name in kernel.variants()]
 FUSED = [step for step in STEPS if not step[1].startswith("unfused")]
@@ -32,12 +28,6 @@ def check(device, kernel, variant, tokens, hidden, ffn, tile=None, **options):
     case = execute.Case(workload, device, seed=tokens + hidden + ffn)
     result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.slow

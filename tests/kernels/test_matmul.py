@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,11 +11,9 @@ from ptxkit.kernels.gemm.matmul_mma import MatmulMma
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
-from ptxkit.workload.workload import Workload
 
 WGMMA = list(MatmulWgmma.variants())
 MMA = list(MatmulMma.variants())
@@ -128,12 +124,6 @@ PERSISTENT = [
     ("matmul_wgmma", "step8_tma_store"),
     ("matmul_mma", "step6_tma"),
 ]
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize("k", [24, 104])  # in the shorter one the ring contains stages of several tiles

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,12 +12,10 @@ from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse
 from ptxkit.kernels.gemm.product import gemm_of
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.workload import Workload
 
 STEPS = [
     (dtype, name)
@@ -35,12 +31,6 @@ def check(device, dtype, variant, m, n, k, tile=None, **options):
     case = execute.Case(workload, device, seed=m + n + k)
     result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)

@@ -33,17 +33,18 @@ def cu_type(w: Any) -> str:
 
 
 def tolerance(w: Any) -> Tolerance:
-    """Roundings to the 16-bit type: of the normalized rows, or of the weights times gamma, and in the unfused chain of each
-    intermediate result. The first ones add up, with random signs, to about a half of a unit of the typical sum; the largest
-    of 67 million such sums is 5.7 times that. The others are relative to values that the residual, or beta, may cancel."""
+    """Roundings to the 16-bit type: of the normalized rows, or of the weights times gamma, and of intermediate results. The
+    first ones add up, with random signs, to about a half of a unit of the typical sum; the largest of 67 million such sums
+    is 5.7 times that. The others are relative to values that the residual, or beta, may cancel."""
     unit = UNIT[w.dtype]
     return Tolerance(relative=4 * unit, absolute=8 * unit)
 
 
 def unfused_tolerance(w: Any) -> Tolerance:
-    """The same, and three further roundings: of the product, its sum with the bias, and the activation, each to the 16-bit
-    type. They are relative to numbers below 8 (8 standard deviations), which the residual, or beta, may cancel."""
-    return Tolerance(relative=4 * UNIT[w.dtype], absolute=(8 + 3 * 8) * UNIT[w.dtype])
+    """Three roundings more than :func:`tolerance`: of the product, of its sum with the bias, and of the activation, each of a
+    number below 8, which is 8 standard deviations. The residual may cancel these numbers, but not their errors."""
+    fused = tolerance(w)
+    return replace(fused, absolute=fused.absolute + 3 * 8 * UNIT[w.dtype])
 
 
 def weights(rng: np.random.Generator, features: int, hidden: int, dtype: str) -> np.ndarray[Any, Any]:

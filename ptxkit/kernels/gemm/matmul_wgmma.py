@@ -141,13 +141,14 @@ def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     return can_run(w, t, simple=not w.beta and w.epilogue == "none")
 
 
-def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0) -> bool | str:
+def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns: int = 64) -> bool | str:
     """Whether a tile has enough registers and shared memory, or why not.
 
     Args:
         t: a tile of step 8; parameters that it omits are those of step 8.
         simple: the epilogue reads no arrays, and therefore needs few registers.
         beside: bytes of shared memory beside those of the product.
+        box_columns: columns of the tile that one box of the result takes.
     """
     most = 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
@@ -156,7 +157,7 @@ def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0) -> bool | st
         return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
     if t.REGISTERS and t.CONSUMERS == 1:
         return "one consumer has enough registers without setmaxnreg"
-    boxes = t.BM // t.CONSUMERS // 64 * (t.BN // 64)
+    boxes = t.BM // t.CONSUMERS // 64 * (t.BN // box_columns)
     if boxes % min(t.BOXES, boxes):
         return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
     limit = w.device.target.limits.shared_bytes_per_cta

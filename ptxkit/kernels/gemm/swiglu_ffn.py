@@ -23,20 +23,7 @@ def full(t: Tile) -> Tile:
 
 def usable(w: SwigluFfn, t: Tile) -> bool | str:
     """The constraint of step 3."""
-    most = 192 if t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
-    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
-        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
-    if t.BM % (64 * t.CONSUMERS):
-        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
-    if t.REGISTERS and t.CONSUMERS == 1:
-        return "one consumer has enough registers without setmaxnreg"
-    boxes = t.BM // t.CONSUMERS // 64 * (t.BN // 128)
-    if boxes % min(t.BOXES, boxes):
-        return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
-    limit = w.device.target.limits.shared_bytes_per_cta
-    if (needed := matmul_wgmma.shared_bytes(full(t))) > limit:
-        return f"needs {needed} bytes of shared memory, more than {limit}"
-    return True
+    return matmul_wgmma.can_run(w, full(t), simple=True, box_columns=128)  # of gate and of up, for 64 columns of h
 
 
 def preferred(w: SwigluFfn) -> Iterator[Mapping[str, Any]]:
