@@ -12,7 +12,7 @@ from ptxkit.errors import DescriptionError
 from ptxkit.runtime.host_arrays import is_masked
 from ptxkit.workload.blame import at, blamed
 from ptxkit.workload.launch import Tolerance
-from ptxkit.workload.tolerance import Rule, Sums
+from ptxkit.workload.tolerance import Rule, Sums, Typical
 from ptxkit.workload.verify import check_real
 from ptxkit.workload.workload import Workload
 
@@ -33,6 +33,7 @@ class Data:
         self.workload = workload
         self.seed = seed
         self._given = inputs
+        self._typical: dict[str, tuple[Any, Typical]] = {}
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -91,12 +92,12 @@ class Data:
             own: tolerance of a peer or of the caller, which replaces both.
         """
         if own is not None:
-            return Rule(own, "as given")
+            return Rule(own, "as given", known=self._typical)
         if variant is not None and variant.tolerance is not None:
-            return Rule(_of_variant(variant, self.workload), f"stated by variant {variant.name}")
+            return Rule(_of_variant(variant, self.workload), f"stated by variant {variant.name}", known=self._typical)
         stated = _stated_tolerance(self.workload)
         if isinstance(stated, Tolerance):
-            return Rule(stated, "stated by the description")
+            return Rule(stated, "stated by the description", known=self._typical)
         if unknown := stated.keys() - self.expected.keys():
             raise DescriptionError(
                 f"{self.workload.name}: tolerance names {min(unknown)!r}; the outputs are {', '.join(self.expected)}"
@@ -104,7 +105,7 @@ class Data:
         elements = sum(value.size for value in self.expected.values())
         kinds = [value.dtype for value in self.inputs.values() if is_array(value)]
         sums = Sums.of(self.workload.work(), elements, kinds)
-        return Rule(None, "stated by the description" if stated else "", sums, stated)
+        return Rule(None, "stated by the description" if stated else "", sums, stated, self._typical)
 
     def renew(self, seed: int) -> None:
         """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
@@ -112,6 +113,7 @@ class Data:
         self.inputs.update({name: value for name, value in fresh.items() if is_array(value)})
         self.seed = seed
         self.__dict__.pop("expected", None)
+        self._typical.clear()
 
 
 def is_array(value: Any) -> bool:

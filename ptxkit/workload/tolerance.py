@@ -10,7 +10,7 @@ The default for a floating-point output has three parts (docs/verification.md de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 from typing import Any
@@ -53,6 +53,7 @@ of 2^-10 for each product, times the 5.7 standard deviations that the tolerance 
 
 SAMPLES = 1 << 20
 SAMPLED_SIDE = 1024
+GROUP = 1 << 18  # elements of which means are computed at a time, so that the float64 temporaries stay in the cache
 SMALLEST_SIDE = 16  # minimum length of rows and columns from which the magnitude of partial sums is estimated
 
 
@@ -101,12 +102,23 @@ class Rule:
         given: a stated tolerance of all outputs; None for the default. origin: who states it, for messages.
         sums: the sums, for the default.
         outputs: stated tolerances of single outputs, by name; they come before ``given``.
+        known: references whose typical magnitudes have been computed, by the name of the output; :meth:`typical` adds to it.
+            Rules for the same data share one.
     """
 
     given: Tolerance | None = None
     origin: str = ""
     sums: Sums | None = None
     outputs: Mapping[str, Tolerance] = field(default_factory=dict)
+    known: dict[str, tuple[npt.NDArray[Any], Typical]] = field(default_factory=dict, repr=False, compare=False)
+
+    def typical(self, name: str, expected: npt.NDArray[Any]) -> Typical:
+        """The typical magnitudes of the reference of an output."""
+        array, found = self.known.get(name, (None, None))
+        if found is None or array is not expected:
+            found = Typical(expected)
+            self.known[name] = expected, found
+        return found
 
     def resolved(self, dtype: np.dtype[Any], expected: npt.NDArray[Any], name: str = "") -> tuple[Tolerance, str]:
         """The tolerance of the output ``name``, and a sentence about its origin."""
@@ -162,55 +174,68 @@ class Typical:
         self._one = 0.0 if matrix else median_magnitude(expected)
         if matrix:
             self._height = shape[-2]
-            matrices = expected.reshape(prod(shape[:-2]), *shape[-2:])
-            self._by_row, self._by_column = _means(matrices)
-            self._scales = [_scales(matrix) for matrix in matrices]
+            groups = list(_groups(expected.reshape(prod(shape[:-2]), *shape[-2:])))
+            self._by_row, self._by_column = _concatenated(map(_means, groups))
+            self._row_factor, self._column_factor = _concatenated(map(_scales, groups))
 
     def of(self, start: int, stop: int) -> npt.NDArray[np.float64] | float:
         """The magnitudes of the elements from ``start`` to ``stop`` in the order of memory, which begin and end rows."""
         if not self.columns:
             return self._one
-        rows = np.arange(start // self.columns, stop // self.columns)
-        matrix, row = np.divmod(rows, self._height)
-        both = np.minimum(self._by_row[rows, None], self._by_column[matrix])
-        scaled = [self._scales[m][0][row[matrix == m], None] * self._scales[m][1] for m in np.unique(matrix)]
-        typical: npt.NDArray[np.float64] = np.maximum(both, np.concatenate(scaled))
+        rows = slice(start // self.columns, stop // self.columns)
+        matrix = np.arange(rows.start, rows.stop) // self._height
+        means = np.minimum(self._by_row[rows, None], self._by_column[matrix])
+        scaled = self._row_factor[rows, None] * self._column_factor[matrix]
+        typical: npt.NDArray[np.float64] = np.maximum(means, scaled)
         return typical.reshape(-1)
 
 
+def _groups(matrices: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """The matrices of an array, as many at a time as have about 2^18 elements together; at least one."""
+    step = max(1, GROUP // (matrices.shape[1] * matrices.shape[2]))
+    for start in range(0, len(matrices), step):
+        yield matrices[start : start + step]
+
+
+def _concatenated(pairs: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The first results, of all rows, along one axis, and the second ones, of the columns of each matrix."""
+    rows, columns = zip(*pairs, strict=True)
+    return np.concatenate(rows).reshape(-1), np.concatenate(columns)
+
+
 def _means(matrices: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean magnitudes of all rows (one axis) and of the columns of each matrix; infinity and NaN count as 0."""
-    by_row, by_column = [], []
-    for matrix in matrices:
-        total = np.zeros(matrix.shape[1])
-        step = max(1, (1 << 18) // matrix.shape[1])
-        for start in range(0, matrix.shape[0], step):
-            with np.errstate(all="ignore"):
-                part = np.abs(matrix[start : start + step].astype(np.float64))
-            part[~np.isfinite(part)] = 0.0
-            by_row.append(part.mean(axis=1))
-            total += part.sum(axis=0)
-        by_column.append(total / matrix.shape[0])
-    return np.concatenate(by_row), np.array(by_column)
+    """Mean magnitudes of the rows and of the columns of each matrix; infinity and NaN count as 0."""
+    count, height, width = matrices.shape
+    by_row, total = np.empty((count, height)), np.zeros((count, width))
+    step = max(1, GROUP // (count * width))
+    for start in range(0, height, step):
+        with np.errstate(all="ignore"):
+            part = np.abs(matrices[:, start : start + step].astype(np.float64))
+        part[~np.isfinite(part)] = 0.0
+        by_row[:, start : start + step] = part.mean(axis=2)
+        total += part.sum(axis=1)
+    return by_row, total / height
 
 
-def _scales(matrix: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _scales(matrices: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """A factor for each row and each column, whose products are the magnitudes of a matrix with scaled rows and columns.
 
     They are geometric means, which a few large elements hardly change, over up to 1024 elements of each row and column that are
     finite and not zero.
     """
-    height, width = matrix.shape
-    by_row = _mean_logarithm(matrix[:, :: max(1, width // SAMPLED_SIDE)])
-    by_column = _mean_logarithm(matrix[:: max(1, height // SAMPLED_SIDE)].T)
-    present = by_row[np.isfinite(by_row)]
-    middle = float(present.mean()) if present.size else 0.0
+    _, height, width = matrices.shape
+    by_row = _mean_logarithm(matrices[:, :, :: max(1, width // SAMPLED_SIDE)], axis=2)
+    by_column = _mean_logarithm(matrices[:, :: max(1, height // SAMPLED_SIDE)], axis=1)
+    present = np.isfinite(by_row)
+    count = np.maximum(present.sum(axis=1, keepdims=True), 1)
+    middle = np.where(present, by_row, 0.0).sum(axis=1, keepdims=True) / count
     return np.exp(by_row - middle), np.exp(by_column)
 
 
-def _mean_logarithm(matrix: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _mean_logarithm(matrices: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
+    """The mean logarithm of the magnitudes along an axis; minus infinity where all are 0, infinite or NaN."""
     with np.errstate(all="ignore"):
-        logarithms = np.log(np.abs(matrix.astype(np.float64)))
+        logarithms = np.log(np.abs(matrices.astype(np.float64)))
         present = np.isfinite(logarithms)
-        sums = np.where(present, logarithms, 0.0).sum(axis=1)
-        return np.where(present.any(axis=1), sums / present.sum(axis=1), -np.inf)
+        sums = np.where(present, logarithms, 0.0).sum(axis=axis)
+        return np.where(present.any(axis=axis), sums / present.sum(axis=axis), -np.inf)

@@ -106,11 +106,12 @@ def compare(
     dtype = actual.dtype
     if dtype == np.bool_:  # compared as bytes, because a byte other than 0 and 1 is not a bool
         actual, reference = actual.view(np.uint8), reference.astype(np.bool_).view(np.uint8)
-    allowed, origin = as_rule(tolerance).resolved(dtype, reference, name)
+    rule = as_rule(tolerance)
+    allowed, origin = rule.resolved(dtype, reference, name)
     form = _Format.of(actual.dtype)
     if form is None and allowed == Tolerance():
         _check_integers(name, actual.dtype, reference)
-    typical = Typical(reference) if allowed.typical else None
+    typical = rule.typical(name, reference) if allowed.typical else None
 
     def part(chunk: tuple[int, Any, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_] | None]:
         start, a, e = chunk

@@ -34,10 +34,10 @@ SETUP = """
     mul.wide.u32 %rd3, %r0, 16; add.u64 %rd2, %rd2, %rd3; cvta.shared.u64 %rd4, tile; mad.lo.u32 %r6, %r0, 16, %r3;
     st.shared.v4.b32 [%r6], {%r0, %r1, %r2, %r3}; st.global.v4.b32 [%rd2], {%r0, %r1, %r2, %r2};
     mov.b64 %rd5, {%r0, %r2}; cvt.rn.f32.u32 %f0, %r0; mov.b128 %q0, {%rd5, %rd5}; cvt.u16.u32 %h0, %r0;
-    cvt.rn.f64.u32 %d0, %r0;
+    cvt.rn.f64.u32 %d0, %r0; mov.u32 %r16, 0x44444444;
     mul.wide.u32 %rd6, %r0, 128; add.u64 %rd6, %rd6, %rd0;
     setp.eq.u32 %p0, %r0, 0; setp.eq.u32 %p2, %r0, %r0; @%p0 mbarrier.init.shared.b64 [bar], 4096; bar.sync 0;
-    mov.u32 %r5, own; mad.lo.u32 %r5, %r0, 16, %r5; mbarrier.init.shared.b64 [%r5], 5; mbarrier.arrive.shared.b64 %rd5, [%r5];
+    mov.u32 %r5, own; mad.lo.u32 %r5, %r0, 16, %r5; mbarrier.init.shared.b64 [%r5], 5; mbarrier.arrive.shared.b64 %rd16, [%r5];
     mbarrier.arrive.shared.b64 %rd9, [%r5]; mad.lo.u32 %r4, %r1, 16, %r3;
 """
 GUARD = {
@@ -67,7 +67,7 @@ PER_LANE = [
     "mbarrier.test_wait.parity.shared.b64 %p8, [bar], 0",
     "mbarrier.try_wait.parity.shared.b64 %p8, [bar], 1",
     "mbarrier.try_wait.parity.shared.b64 %p8, [bar], 0, 10",
-    "mbarrier.pending_count.b64 %r8, %rd5",
+    "mbarrier.pending_count.b64 %r8, %rd16",
     "mbarrier.arrive.shared.b64 %rd8, [%r5]",
     *(f"ld{space}.b32 %r8, [%rd2]" for space in ("", ".global", ".global.nc", ".volatile", ".acquire.gpu")),
     "ld.v4.b32 {%r8, %r9, %r10, %r11}, [%rd2]",
@@ -119,7 +119,7 @@ PER_WARP = [
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1, %r2, %r0}, {%r1, %r2}, " + _C4,
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d8, %d9}, {%d0}, {%d0}, {%d0, %d0}",
     ("mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1}, {%r1, %r2}, "
-    "{%f0, %f0, %f0, %f0}, 0x44444444, 0"),
+    "{%f0, %f0, %f0, %f0}, %r16, 0"),
     f"wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {_F}, [tile]",
     f"wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {_G}, [tile]",
     f"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {_G}, {_A}, {_A}, {_C}",
