@@ -119,6 +119,14 @@ def test_matrices_of_few_rows_are_one_matrix():
     assert (found / expected).max() < 4 and (found / expected).min() > 0.25
 
 
+@pytest.mark.parametrize("shape", [(4096, 16, 128), (16, 65536), (65536, 16), (20, 33), (300, 24, 24)])
+def test_the_typical_magnitude_varies_little_where_all_elements_are_alike(shape):
+    """The smallest mean of thousands of means of few elements would be far below the typical magnitude."""
+    expected = np.random.default_rng(0).normal(size=shape)
+    found = np.asarray(Typical(expected).of(0, expected.size))
+    assert found.min() > 0.5 and found.mean() < 1.5
+
+
 def test_small_outputs_are_not_accepted_by_an_absolute_tolerance():
     p = np.full(4096, 1 / 4096)
     for dtype in (f32, np.float16, bf16):
