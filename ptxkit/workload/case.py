@@ -297,7 +297,7 @@ class Case:
             return POISON
         with np.errstate(all="ignore"):
             octets = (
-                np.ascontiguousarray(self.expected[name].astype(self.output_specs[name][1])).reshape(-1).view(np.uint8)
+                np.ascontiguousarray(_nearest(self.expected[name], self.output_specs[name][1])).reshape(-1).view(np.uint8)
             )
         counts = np.bincount(octets, minlength=256)
         return POISON if not counts[POISON] else int(np.argmin(counts))
@@ -344,6 +344,11 @@ class Case:
             f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}; "
             f"temporaries() declares arrays that variants pass between launches"
         )
+
+
+def _nearest(expected: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A reference in the type of its output; the reference of integers may contain fractions."""
+    return (np.rint(expected) if dtype.kind in "iu" and expected.dtype.kind == "f" else expected).astype(dtype)
 
 
 def with_complaints(verdict: Verdict, complaints: list[str]) -> Verdict:

@@ -94,10 +94,14 @@ class Data:
         if own is not None:
             return Rule(own, "as given", known=self._typical)
         if variant is not None and variant.tolerance is not None:
-            return Rule(_of_variant(variant, self.workload), f"stated by variant {variant.name}", known=self._typical)
-        stated = _stated_tolerance(self.workload)
+            stated, origin = _of_variant(variant, self.workload), f"stated by variant {variant.name}"
+            return self._rule(stated, origin)
+        return self._rule(_stated_tolerance(self.workload), "stated by the description")
+
+    def _rule(self, stated: Tolerance | Mapping[str, Tolerance], origin: str) -> Rule:
+        """The rule for a tolerance of all outputs, or of those that it names; others have the default."""
         if isinstance(stated, Tolerance):
-            return Rule(stated, "stated by the description", known=self._typical)
+            return Rule(stated, origin, known=self._typical)
         if unknown := stated.keys() - self.expected.keys():
             raise DescriptionError(
                 f"{self.workload.name}: tolerance names {min(unknown)!r}; the outputs are {', '.join(self.expected)}"
@@ -105,7 +109,7 @@ class Data:
         elements = sum(value.size for value in self.expected.values())
         kinds = [value.dtype for value in self.inputs.values() if is_array(value)]
         sums = Sums.of(self.workload.work(), elements, kinds)
-        return Rule(None, "stated by the description" if stated else "", sums, stated, self._typical)
+        return Rule(None, origin if stated else "", sums, stated, self._typical)
 
     def renew(self, seed: int) -> None:
         """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
@@ -130,20 +134,17 @@ def _read_only(value: Any) -> Any:
     return view
 
 
-def _of_variant(variant: Variant, workload: Workload) -> Tolerance:
-    """The tolerance that a variant states, for one workload.
+def _of_variant(variant: Variant, workload: Workload) -> Tolerance | Mapping[str, Tolerance]:
+    """The tolerance that a variant states for one workload: of all outputs, or of those that it names.
 
     Raises:
-        DescriptionError: it is not a Tolerance.
+        DescriptionError: it is neither a Tolerance nor a mapping of output names to these.
     """
     stated: Any = variant.tolerance
     if not isinstance(stated, Tolerance) and callable(stated):
         with blamed(stated):
             stated = stated(workload)
-    if not isinstance(stated, Tolerance):
-        place = at(type(workload), variant.name)
-        raise DescriptionError(f"{place}{workload.name}: tolerance of a variant must be a Tolerance, not {stated!r}")
-    return stated
+    return _checked(stated, workload, variant.name, "tolerance of a variant")
 
 
 def _stated_tolerance(workload: Workload) -> Tolerance | Mapping[str, Tolerance]:
@@ -158,8 +159,12 @@ def _stated_tolerance(workload: Workload) -> Tolerance | Mapping[str, Tolerance]
             stated = stated()
     if stated is None:
         return {}
+    return _checked(stated, workload, "tolerance", "tolerance")
+
+
+def _checked(stated: Any, workload: Workload, method: str, what: str) -> Tolerance | Mapping[str, Tolerance]:
+    """A stated tolerance; DescriptionError if it is neither a Tolerance nor a mapping of output names to these."""
     for value in stated.values() if isinstance(stated, Mapping) else [stated]:
         if not isinstance(value, Tolerance):
-            place = at(type(workload), "tolerance")
-            raise DescriptionError(f"{place}{workload.name}: tolerance must be a Tolerance, not {value!r}")
+            raise DescriptionError(f"{at(type(workload), method)}{workload.name}: {what} must be a Tolerance, not {value!r}")
     return cast("Tolerance | Mapping[str, Tolerance]", stated)

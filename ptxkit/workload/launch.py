@@ -248,6 +248,9 @@ class Work:
         return self.flops / self.bytes if self.bytes else float("inf")
 
 
+TOLERANCE_PARTS = ("relative", "absolute", "ulp", "typical", "rms")
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """The permitted error of a value compared with the float64 reference.
@@ -257,6 +260,9 @@ class Tolerance:
     place of ``|reference| + typical * m``. The first part is for roundings of the result, the second for the error of
     sums before them, which moves a result that is rounded to few bits by its own amount and by one rounding more.
 
+    Where single errors may be large, a wrong scale or a wrong term of a long sum changes no single element by more than that, but
+    all of them. ``rms`` limits the root mean square of all errors, relative to that of the reference; 0 for no limit.
+
     Raises:
         DescriptionError: a part is negative, NaN or infinite.
     """
@@ -265,15 +271,16 @@ class Tolerance:
     absolute: float = 0.0
     ulp: float = 0.0
     typical: float = 0.0
+    rms: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("relative", "absolute", "ulp", "typical"):
+        for name in TOLERANCE_PARTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
                 raise DescriptionError(f"{name} of a Tolerance must be a number of at least 0, not {value!r}")
 
     def __str__(self) -> str:
-        parts = [f"{name}={getattr(self, name):.3g}" for name in ("relative", "absolute", "ulp", "typical")]
+        parts = [f"{name}={getattr(self, name):.3g}" for name in TOLERANCE_PARTS]
         return ", ".join(part for part in parts if not part.endswith("=0")) or "exact"
 
 

@@ -25,11 +25,11 @@ BASES = {
     "float32": Tolerance(relative=1e-5, absolute=1e-6),
     "float16": Tolerance(relative=2e-3, absolute=1e-4, ulp=1),
     "bfloat16": Tolerance(relative=1.6e-2, absolute=1e-3, ulp=1),
-    "float8_e4m3fn": Tolerance(ulp=1),
-    "float8_e5m2": Tolerance(ulp=1),
+    "float8_e4m3fn": Tolerance(ulp=0.5 + 2**-4),
+    "float8_e5m2": Tolerance(ulp=0.5 + 2**-4),
 }
 """The default tolerance by dtype name, for results that are not sums. Values of other types, such as integers, must be
-equal to the reference."""
+equal to the reference. A value in an 8-bit type is the nearest one of a value that may have been rounded to 16 bits before."""
 
 SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 """Numbers below these may be flushed to zero by ``.ftz`` instructions."""
@@ -50,11 +50,15 @@ the partial sum keeps its sign."""
 TF32 = 2.0**-8
 """Relative error of a sum of products of float32 inputs, which tensor cores truncate to 11 significant bits: an error
 of 2^-10 for each product, times the 5.7 standard deviations that the tolerance allows."""
+TF32_TRUNCATED = 2.0**-10
+"""Relative error of a sum by the truncation itself, which makes every product smaller: 2^-11 for each factor on average, divided
+by its significand between 1 and 2."""
 
 SAMPLES = 1 << 20
 SAMPLED_SIDE = 1024
 GROUP = 1 << 18  # elements of which means are computed at a time, so that the float64 temporaries stay in the cache
 SMALLEST_SIDE = 16  # minimum length of rows and columns from which the magnitude of partial sums is estimated
+OF_GEOMETRIC = 1.5  # the mean of normally distributed magnitudes over their geometric mean
 ENOUGH = 64
 """Number of elements from which their mean magnitude hardly varies. The mean of n normally distributed magnitudes has a
 standard deviation of 0.75 / sqrt(n): the smallest of a million means of 64 elements is half of the typical magnitude, that of
@@ -130,6 +134,8 @@ class Rule:
         if given is not None:
             return given, self.origin or "as given"
         base = BASES.get(dtype.name)
+        if base is not None and self.sums is not None and self.sums.unit == "tf32" and self.sums.length > 1:
+            base = replace(base, relative=base.relative + TF32_TRUNCATED)
         if base is None:
             return Tolerance(), f"{dtype.name} must agree exactly"
         origin = f"the default for {dtype.name}" + (f" and {self.sums}" if self.sums else "")
@@ -146,11 +152,22 @@ def as_rule(tolerance: Tolerance | Rule | None) -> Rule:
 
 def median_magnitude(expected: npt.NDArray[Any]) -> float:
     """The median of ``|expected|`` over finite non-zero numbers, of up to 2^20 elements; 1 if there are none."""
+    sample = _magnitudes(expected)
+    return float(np.median(sample)) if sample.size else 1.0
+
+
+def _magnitudes(expected: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The magnitudes of finite non-zero numbers among up to 2^20 evenly spaced elements."""
     flat = expected.reshape(-1)
     with np.errstate(all="ignore"):
         sample = np.abs(flat[:: max(1, flat.size // SAMPLES)].astype(np.float64))
-    sample = sample[np.isfinite(sample) & (sample > 0)]
-    return float(np.median(sample)) if sample.size else 1.0
+    return sample[np.isfinite(sample) & (sample > 0)]
+
+
+def large_magnitude(expected: npt.NDArray[Any]) -> float:
+    """The magnitude that nine of ten finite non-zero numbers do not exceed, of up to 2^20 elements; 1 if there are none."""
+    sample = _magnitudes(expected)
+    return float(np.quantile(sample, 0.9)) if sample.size else 1.0
 
 
 class Typical:
@@ -160,8 +177,8 @@ class Typical:
     nor single large elements increase the tolerance of others. In a product of a matrix with scaled rows and one with scaled
     columns, the product of the geometric means of row and column over that of the matrix may be larger, and is then used.
     Matrices of fewer than 64 rows, such as the heads of a token, are taken as one, with the rows of all leading axes. Means of
-    fewer than 64 elements are raised by what they vary. Arrays without rows and columns of 16 elements have one magnitude, the
-    median.
+    fewer than 64 elements are raised by what they vary. Of fewer than 16 rows of at least 64 elements, each has one magnitude,
+    which is derived from its geometric mean. Other arrays have one magnitude, which nine of ten elements do not exceed.
 
     Args:
         expected: the reference, of any shape.
@@ -175,13 +192,21 @@ class Typical:
         if len(shape) > 2 and shape[-2] < ENOUGH:
             shape = (prod(shape[:-1]), shape[-1])
         matrix = len(shape) >= 2 and min(shape[-2:]) >= SMALLEST_SIDE
-        self.columns = shape[-1] if matrix else 0
-        self._one = 0.0 if matrix else median_magnitude(expected)
+        rows = len(shape) >= 2 and shape[-1] >= ENOUGH and prod(shape) > 0
+        self.columns = shape[-1] if matrix or rows else 0
+        self._one = 0.0 if self.columns else large_magnitude(expected)
+        if not self.columns:
+            return
+        self._height = shape[-2]
+        groups = list(_groups(expected.reshape(prod(shape[:-2]), *shape[-2:])))
         if matrix:
-            self._height = shape[-2]
-            groups = list(_groups(expected.reshape(prod(shape[:-2]), *shape[-2:])))
             self._by_row, self._by_column = _concatenated(map(_means, groups))
             self._row_factor, self._column_factor = _concatenated(map(_scales, groups))
+        else:
+            self._by_row, self._by_column = np.zeros(prod(shape[:-1])), np.zeros((prod(shape[:-2]), 1))
+            logarithms = [_mean_logarithm(group, axis=2) for group in groups]
+            self._row_factor = OF_GEOMETRIC * np.exp(np.concatenate(logarithms).reshape(-1))
+            self._column_factor = np.ones_like(self._by_column)
 
     def of(self, start: int, stop: int) -> npt.NDArray[np.float64] | float:
         """The magnitudes of the elements from ``start`` to ``stop`` in the order of memory, which begin and end rows."""
@@ -192,6 +217,8 @@ class Typical:
         means = np.minimum(self._by_row[rows, None], self._by_column[matrix])
         scaled = self._row_factor[rows, None] * self._column_factor[matrix]
         typical: npt.NDArray[np.float64] = np.maximum(means, scaled)
+        if typical.shape[1] < self.columns:
+            typical = np.repeat(typical, self.columns, axis=1)
         return typical.reshape(-1)
 
 

@@ -16,6 +16,9 @@ from ptxkit.workload.tile_space import permitted
 if TYPE_CHECKING:
     from ptxkit.targets import Target
 
+StatedTolerance = Tolerance | Mapping[str, Tolerance] | Callable[[Any], Tolerance | Mapping[str, Tolerance]]
+"""Of all outputs or of those that it names, or a function that returns this for a workload."""
+
 Constraint = Callable[[Any, Tile], "bool | str | None"]
 Preference = Callable[[Any], Iterable[Mapping[str, Any]]]
 
@@ -43,7 +46,7 @@ class Variant:
             nothing but these, because the answer for one tile is used for others with the same values of what it reads.
         prefer: workload -> tiles to try first, best first; each may omit parameters.
         source: the file with its kernels, if it is not that of the workload.
-        tolerance: tolerance that replaces that of the workload, or a function that returns it for a workload.
+        tolerance: replaces that of the workload.
     """
 
     name: str
@@ -53,7 +56,7 @@ class Variant:
     constraint: Constraint | None = None
     prefer: Preference | None = None
     source: str | None = None
-    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None
+    tolerance: StatedTolerance | None = None
 
     @property
     def description(self) -> str:
@@ -236,7 +239,7 @@ def variant(
     constraint: Constraint | None = None,
     prefer: Preference | None = None,
     source: str | None = None,
-    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None,
+    tolerance: StatedTolerance | None = None,
 ) -> Callable[[Callable[..., Sequence[Launch]]], Variant]: ...
 
 
@@ -249,7 +252,7 @@ def variant(
     constraint: Constraint | None = None,
     prefer: Preference | None = None,
     source: str | None = None,
-    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None,
+    tolerance: StatedTolerance | None = None,
 ) -> Variant | Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declare a method of a :class:`Workload` as a variant; :class:`Variant` describes the arguments.
 

@@ -52,6 +52,30 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class _Squares:
+    """Sums of squares of errors and of the reference, over its finite numbers."""
+
+    errors: float = 0.0
+    reference: float = 0.0
+
+    @classmethod
+    def of(cls, errors: npt.NDArray[np.float64], expected: npt.NDArray[Any]) -> _Squares:
+        values = expected.astype(np.float64)
+        finite = np.isfinite(values)
+        return cls(float(np.square(errors[finite]).sum()), float(np.square(values[finite]).sum()))
+
+    def __add__(self, other: _Squares) -> _Squares:
+        return _Squares(self.errors + other.errors, self.reference + other.reference)
+
+    @property
+    def ratio(self) -> float:
+        """The root mean square of the errors over that of the reference."""
+        if not self.errors:
+            return 0.0
+        return (self.errors / self.reference) ** 0.5 if self.reference else float("inf")
+
+
+@dataclass(frozen=True)
 class _Format:
     """Properties of a floating-point dtype."""
 
@@ -113,11 +137,12 @@ def compare(
         _check_integers(name, actual.dtype, reference)
     typical = rule.typical(name, reference) if allowed.typical else None
 
-    def part(chunk: tuple[int, Any, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_] | None]:
+    def part(chunk: tuple[int, Any, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_] | None, _Squares]:
         start, a, e = chunk
         around = typical.of(start, start + a.size) if typical else 0.0
         errors, wrong = _float_errors(a, e, form, allowed, around) if form else _exact_errors(a, e, allowed, around)
-        return np.array([error.max() for error in errors]), wrong if wrong.any() else None
+        squares = _Squares.of(errors[0], e) if allowed.rms else _Squares()
+        return np.array([error.max() for error in errors]), wrong if wrong.any() else None, squares
 
     step = max(1, CHUNK // typical.columns) * typical.columns if typical and typical.columns else CHUNK
     chunks = list(_chunks(actual.reshape(-1), reference.reshape(-1), step))
@@ -128,8 +153,13 @@ def compare(
             parts = list(pool.map(part, chunks))
     largest = np.max([p[0] for p in parts], axis=0, initial=0.0) if parts else np.zeros(3)
     abs_error, rel_error, ulp_error = map(float, largest)
-    marks = [mark for _, mark in parts]
+    marks = [mark for _, mark, _ in parts]
     if all(mark is None for mark in marks):
+        rms = sum((squares for _, _, squares in parts), _Squares()).ratio
+        if allowed.rms and not rms <= allowed.rms:
+            wrong_rms = f"the root mean square error of {name} is {rms:.3g} of that of the reference, and may be {allowed.rms:.3g}"
+            text = f"{wrong_rms}\n  tolerance: {allowed}: {origin}"
+            return Verdict(False, abs_error, rel_error, ulp_error, actual.size, 0, wrong_rms, text)
         return Verdict(True, abs_error, rel_error, ulp_error, actual.size, 0)
     wrong = np.concatenate([np.zeros(c[1].size, np.bool_) if m is None else m for c, m in zip(chunks, marks)])
     wrong_output = _WrongOutput(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)

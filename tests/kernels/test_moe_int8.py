@@ -89,7 +89,7 @@ def test_few_results_differ_by_one_and_only_at_ties(device, variant):
     given = case.data.inputs
     c = moe.sums_of(given["a"], given["b"]) * given["a_scales"].astype(np.float64)[:, None] * given["b_scales"]
     steps = c / (np.abs(c).max(axis=1) / 127)[:, None]
-    wrong = case.outputs()["out"] != case.expected["out"]
+    wrong = case.outputs()["out"] != np.rint(steps)
     assert wrong.sum() <= 8  # of 16384
     assert (np.abs(np.abs(steps - np.trunc(steps)) - 0.5)[wrong] < 1e-4).all()
 

@@ -218,3 +218,41 @@ def test_elements_that_were_never_written_are_counted():
     verdict = compare("y", actual, y, poison=0xCD)
     assert "10 of 100 elements of y are wrong" in verdict.explanation
     assert "where: the last 10 elements" in verdict.explanation and "all never written" in verdict.explanation
+
+
+def test_integers_of_a_reference_with_fractions_must_be_the_nearest():
+    steps = np.random.default_rng(0).uniform(-128, 127, 4096)
+    tolerance = Tolerance(absolute=0.5, relative=2**-20)
+    assert compare("q", np.rint(steps).astype(np.int8), steps, tolerance).verified
+    for wrong in (np.trunc(steps), np.floor(steps), np.ceil(steps), np.rint(steps * 126 / 127)):
+        assert not compare("q", wrong.astype(np.int8), steps, tolerance).verified
+
+
+def test_eight_bit_floats_must_be_the_nearest():
+    e4m3 = ml_dtypes.float8_e4m3fn
+    values = np.random.default_rng(0).uniform(-400, 400, 4096)
+    assert compare("q", values.astype(np.float32).astype(e4m3), values).verified
+    assert compare("q", values.astype(bf16).astype(e4m3), values).verified  # rounded twice
+    assert not compare("q", (0.96 * values).astype(np.float32).astype(e4m3), values).verified
+
+
+def test_the_root_mean_square_of_all_errors_is_limited():
+    rng = np.random.default_rng(0)
+    o = rng.normal(size=(256, 64))
+    tolerance = Tolerance(typical=1, rms=0.04)
+    assert compare("o", o * (1 + 0.03 * rng.normal(size=o.shape)), o, tolerance).verified
+    verdict = compare("o", 1.08 * o, o, tolerance)
+    assert not verdict.verified and "root mean square error of o is 0.08" in verdict.worst
+
+
+def test_tf32_truncation_is_permitted_for_large_elements():
+    """A truncated product is smaller than the reference by about 0.0007 of itself."""
+    c = np.random.default_rng(0).normal(size=(M, N))
+    assert Rule(None, sums=Sums(128, unit="tf32")).resolved(np.dtype(f32), c)[0].relative > 2**-10
+    assert compare("c", (c * (1 - 2**-10)).astype(f32), c, Rule(None, sums=Sums(128, unit="tf32"))).verified
+
+
+def test_rows_of_a_few_tokens_have_magnitudes_of_their_own():
+    expected = np.array([[1.0], [1e-3]]) * np.random.default_rng(0).normal(size=(2, 256))
+    found = np.asarray(Typical(expected).of(0, expected.size)).reshape(2, 256)
+    assert 0.5 < found[0, 0] < 1.5 and 0.5e-3 < found[1, 0] < 1.5e-3

@@ -231,6 +231,8 @@ def attend(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The results (n, d) and log-sum-exps (n) of the queries (n, d) of one head of one sequence, whose keys are (m, d)."""
     o, lse = np.zeros_like(q), np.full(len(q), -np.inf)
+    if not len(k):
+        return o, lse
     for first in range(0, len(q), ROWS):
         rows = slice(first, first + ROWS)
         scores = q[rows] @ k.T / q.dtype.type(math.sqrt(q.shape[1]))

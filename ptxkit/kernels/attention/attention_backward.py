@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -124,17 +124,23 @@ class AttentionBackward(AttentionSizes):
         )
 
     @property
-    def tolerance(self) -> Tolerance:  # type: ignore[override]  # depends on the type here
+    def tolerance(self) -> Mapping[str, Tolerance]:  # type: ignore[override]  # depends on the type here
         """Probabilities and dS are rounded to the type of the inputs before the last three products, which is as large an error
         as that of rounding the results, relative to the results around an element.
 
         dS = P (dP - delta) is 0 where a query sees one key, or where its values agree. There remains the error of dP and
         delta, sums of d products of numbers up to 1 in f32 (see :class:`ptxkit.workload.tolerance.Sums`), which dq and dk
         multiply with elements up to sqrt(3) and with 1 / sqrt(d): 2^-24 (8 sqrt(d) + d / 8) sqrt(d) / 3 sqrt(3) / sqrt(d).
+
+        The elements of dS of a query add up to about 0. Where the keys agree in a column, the terms of dq cancel in all rows,
+        and the error, of 8 standard deviations, is relative to what dq is in other columns: 1 / sqrt(3 k), since dP has a
+        standard deviation of sqrt(d) / 3, probabilities are about 1 / k, and elements of the keys are up to sqrt(3).
         """
         rounding = 2.0**-8 if self.dtype == "bf16" else 2.0**-11
         absolute = 2.0**-24 * (8 * math.sqrt(self.d) + self.d / 8) / math.sqrt(3)
-        return Tolerance(relative=rounding, typical=8 * rounding, absolute=absolute)
+        common = Tolerance(relative=rounding, typical=8 * rounding, absolute=absolute)
+        of_dq = replace(common, absolute=absolute + 8 * (rounding / 2) / math.sqrt(3 * self.k))
+        return {"dq": of_dq, "dk": common, "dv": common}
 
     @property
     def kind(self) -> str:

@@ -300,18 +300,25 @@ def sums_of(a: Array, b: Array) -> Array:
     return total
 
 
-def quantized(v: Array, dtype: Dtype, scales: Array | None = None) -> tuple[Array, Array]:
-    """The rows of v (rows, cols) as elements of ``dtype``, ties to even, and the scales (rows), in float64.
+def quantized(v: Array, dtype: Dtype) -> tuple[Array, Array]:
+    """The rows of v (rows, cols) as elements of ``dtype``, ties to even, and the scales (rows), in float64."""
+    steps, scales = in_steps(v, dtype)
+    return (np.rint(steps).astype(np.int8) if dtype == "s8" else steps.astype(np.float32).astype(dtype_of(dtype))), scales
+
+
+def in_steps(v: Array, dtype: Dtype, scales: Array | None = None) -> tuple[Array, Array]:
+    """The rows of v (rows, cols) divided by their scales and limited to the range of ``dtype``, and the scales (rows).
 
     Without ``scales``, the largest magnitude of a row becomes the largest of the type; a row of zeros has scale 0.
+
+    Returns:
+        Both in float64. The elements are not rounded to ``dtype``.
     """
     if scales is None:
         scales = np.abs(v).max(axis=1, initial=0) / LARGEST[dtype]
     steps = v / np.where(scales == 0, 1, scales)[:, None]
-    if dtype == "s8":
-        return np.clip(np.rint(steps), -128, 127).astype(np.int8), scales
-    limited = np.clip(steps, -LARGEST[dtype], LARGEST[dtype])
-    return limited.astype(np.float32).astype(dtype_of(dtype)), scales
+    lowest = -128 if dtype == "s8" else -LARGEST[dtype]
+    return np.clip(steps, lowest, LARGEST[dtype]), scales
 
 
 def wgmma_tiles(product: Product, tokens: float, experts: float = 1, *, exact: bool = True) -> Iterator[dict[str, int]]:
