@@ -260,8 +260,8 @@ class Tolerance:
     place of ``|reference| + typical * m``. The first part is for roundings of the result, the second for the error of
     sums before them, which moves a result that is rounded to few bits by its own amount and by one rounding more.
 
-    Where single errors may be large, a wrong scale or a wrong term of a long sum changes no single element by more than that, but
-    all of them. ``rms`` limits the root mean square of all errors, relative to that of the reference; 0 for no limit.
+    Where single errors may be large, a wrong scale or a wrong term of a long sum changes no single element by more than that,
+    but all of them. ``rms`` limits the root mean square of all errors, relative to that of the reference; 0 for no limit.
 
     Raises:
         DescriptionError: a part is negative, NaN or infinite.

@@ -51,8 +51,8 @@ TF32 = 2.0**-8
 """Relative error of a sum of products of float32 inputs, which tensor cores truncate to 11 significant bits: an error
 of 2^-10 for each product, times the 5.7 standard deviations that the tolerance allows."""
 TF32_TRUNCATED = 2.0**-10
-"""Relative error of a sum by the truncation itself, which makes every product smaller: 2^-11 for each factor on average, divided
-by its significand between 1 and 2."""
+"""Relative error of a sum by the truncation itself, which makes every product smaller: 2^-11 for each factor on average,
+divided by its significand between 1 and 2."""
 
 SAMPLES = 1 << 20
 SAMPLED_SIDE = 1024

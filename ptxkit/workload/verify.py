@@ -157,9 +157,9 @@ def compare(
     if all(mark is None for mark in marks):
         rms = sum((squares for _, _, squares in parts), _Squares()).ratio
         if allowed.rms and not rms <= allowed.rms:
-            wrong_rms = f"the root mean square error of {name} is {rms:.3g} of that of the reference, and may be {allowed.rms:.3g}"
-            text = f"{wrong_rms}\n  tolerance: {allowed}: {origin}"
-            return Verdict(False, abs_error, rel_error, ulp_error, actual.size, 0, wrong_rms, text)
+            worst = f"the root mean square error of {name} is {rms:.3g} of that of the reference, more than {allowed.rms:.3g}"
+            text = f"{worst}\n  tolerance: {allowed}: {origin}"
+            return Verdict(False, abs_error, rel_error, ulp_error, actual.size, 0, worst, text)
         return Verdict(True, abs_error, rel_error, ulp_error, actual.size, 0)
     wrong = np.concatenate([np.zeros(c[1].size, np.bool_) if m is None else m for c, m in zip(chunks, marks)])
     wrong_output = _WrongOutput(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)

@@ -44,10 +44,10 @@ class E4m3Tile(TemplateStruct):
 def in_bf16_tolerance(w: AttentionE4m3) -> Mapping[str, Tolerance]:
     """The tolerance of variants that multiply in bf16, which rounds elements times their scale.
 
-    The root mean square of these roundings is at most 0.0026 (see ``DEQUANTIZED`` in moe_int8). Those of queries and keys change a
-    score, which has variance 1, by 0.0037, and with those of values and probabilities a result by 0.0047 of the root mean square r
-    of its row. The largest error is 5.7 standard deviations: 0.021 in lse, for a query that sees one key, and 0.027 r in o, where
-    the typical magnitude is about 0.45 r. All errors together are limited to 1.7 times 0.0047 r.
+    The root mean square of these roundings is at most 0.0026 (see ``DEQUANTIZED`` in moe_int8). Those of queries and keys
+    change a score, which has variance 1, by 0.0037, and with those of values and probabilities a result by 0.0047 of the root
+    mean square r of its row. The largest error is 5.7 standard deviations: 0.021 in lse, for a query that sees one key, and
+    0.027 r in o, where the typical magnitude is about 0.45 r. All errors together are limited to 1.7 times 0.0047 r.
     """
     return {
         "o": Tolerance(relative=2.0**-6, typical=0.06, absolute=1e-30, rms=w.rms(0.008)),

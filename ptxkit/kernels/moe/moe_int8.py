@@ -48,8 +48,9 @@ number. The largest root mean square over scales from 1 to 2 is 0.0025.
 def dequantized_tolerance(w: MoeInt8) -> Mapping[str, Tolerance]:
     """The tolerance of the unfused chain, whose product is rounded to bf16 before its quantization.
 
-    That rounding, of up to 2^-8, and the error of the scale are at most an eighth of a quantization step of e4m3. Among fewer than
-    16 tokens, the typical magnitude of a column is not known: its scale may be 1.5 times the typical one (``random_scales``).
+    That rounding, of up to 2^-8, and the error of the scale are at most an eighth of a quantization step of e4m3. Among fewer
+    than 16 tokens, the typical magnitude of a column is not known: its scale may be 1.5 times the typical one
+    (``random_scales``).
     """
     of_sums = DEQUANTIZED * (1 if w.m >= 16 else 1.5)
     rounded = {
