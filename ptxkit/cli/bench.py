@@ -291,33 +291,86 @@ def verify(result: str, peer_names: str | None, time_budget: float | None, json_
     return code
 
 
-@command.command("roofline")
-@click.argument("result", metavar="RESULTS", type=click.Path())
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+ROOFLINE_HEADINGS = {
+    "Times of a result file": ("--output", "--mode"),
+    "Documented roofs, without a GPU": ("--arch", "--gpu", "--sizes", "--option", "--format", "--json"),
+}
+
+
+@command.command("roofline", cls=HeadedCommand, headings=ROOFLINE_HEADINGS)
+@click.argument("words", nargs=-1, metavar="RESULTS [KERNEL]... | [KERNEL]...")
 @click.option("-o", "--output", metavar="FILE", help="Draw to this file: .svg, .png or .pdf. Requires matplotlib.")
-@click.option("--mode", type=click.Choice(["cold", "hot"]), default="cold", show_default=True, help="Show these times.")
-def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
-    """Show results below the roofline of their run.
+@click.option("--mode", type=click.Choice(["cold", "hot"]), help="Show these times; cold by default.")
+@click.option(
+    "--arch",
+    metavar="TARGET",
+    help="Compile for this target, such as sm_90a, and place counted intensities below the documented roofs of its GPU.",
+)
+@click.option(
+    "--gpu",
+    "gpu_name",
+    metavar="NAME",
+    help="Use the documented roofs of this GPU, such as B200, or a part of its name.",
+)
+@click.option(
+    "--sizes", metavar="SIZES", help="Count these sizes instead of the emulator's defaults: 256x1024,512x1024."
+)
+@kernel_option
+@click.option("--format", "kind", type=FORMATS, help="Print documented roofs in this format; as a table by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.roofline/1) on stdout.")
+def roofline(
+    words: tuple[str, ...],
+    output: str | None,
+    mode: Any,
+    arch: str | None,
+    gpu_name: str | None,
+    sizes: str | None,
+    options: tuple[str, ...],
+    kind: Any,
+    as_json: bool,
+) -> int:
+    """Show results below the roofline of their run, or counts below documented roofs.
 
-    RESULTS: a file that bench run --json wrote. KERNEL: show only these kernels. With --output, draw the roofline.
-
+    RESULTS: a file that bench run --json wrote on a GPU. KERNEL: show only these kernels. With --output, draw the roofline.
     A type without a measured peak is compared with the documented one, which is marked as such; without either, the
     bound of the variant is not stated.
+
+    With --arch or --gpu, no GPU and no result file is needed: the emulator runs and verifies each KERNEL (a name, NAME:VARIANT
+    or a description file; by default all bundled kernels), and its counted flops per byte are compared with the bandwidth
+    and the peak rates of the data sheet. Nothing is timed. The exit code is that of bench run.
     """
+    documented = arch is not None or gpu_name is not None
+    _refuse_given(
+        documented, {"--output": output, "--mode": mode}, "draws or shows the times of a result file", "leave it out"
+    )
+    counted_only = {"--sizes": sizes, "--option": options, "--format": kind, "--json": as_json}
+    _refuse_given(not documented, counted_only, "is for documented roofs", "add --arch or --gpu")
+    if documented:
+        from ptxkit.cli._bench_views import documented_roofline
+
+        return documented_roofline(words, arch, gpu_name, sizes, options, kind or "table", as_json)
     from ptxkit.bench.report import roofline
     from ptxkit.bench.results import files
     from ptxkit.cli._text import terminal_width, to_stderr
     from ptxkit.figures import check_drawable
 
+    if not words:
+        raise UsageError("give a result file of bench run --json, or --arch TARGET for documented roofs without a GPU")
     if output is not None:
         check_drawable(output, roofline.WHAT)
-    loaded = files.load(result).of_kernels(kernels)
+    loaded = files.load(words[0]).of_kernels(words[1:])
     if output is None:
-        click.echo(roofline.text(loaded, mode, width=terminal_width()))
+        click.echo(roofline.text(loaded, mode or "cold", width=terminal_width()))
     else:
-        roofline.draw(loaded, output, mode)
+        roofline.draw(loaded, output, mode or "cold")
         to_stderr(f"drawn to {output}")
     return 0
+
+
+def _refuse_given(wrong: bool, given: dict[str, Any], why: str, fix: str) -> None:
+    for name, value in given.items():
+        if wrong and value:
+            raise UsageError(f"{name} {why}; {fix}")
 
 
 def _without_times(**given: Any) -> list[str]:

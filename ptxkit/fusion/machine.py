@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptxkit.bench.results import expectations
-from ptxkit.errors import PtxkitError, UsageError
-from ptxkit.targets.gpus import REFERENCE_GPUS, Gpu, gpu_named
-from ptxkit.targets.target import TARGETS, Target
-from ptxkit.workload.workload import suggestion
+from ptxkit.errors import PtxkitError
+from ptxkit.targets.gpus import Gpu, find_gpu, target_of
+from ptxkit.targets.target import Target
 
 DEFAULT_GPU = "NVIDIA H200"
 COPY = 0.89  # fraction of the documented bandwidth that a copy reaches on an H200: 4283 of 4800 GB/s (expectations)
@@ -71,24 +70,12 @@ def machine_for(name: str | None = None, launch_us: float = LAUNCH_US) -> Machin
     Raises:
         UsageError: no documented GPU, or more than one, has such a name.
     """
-    gpu = _found(name or DEFAULT_GPU)
-    target = TARGETS.get(f"sm_{gpu.cc}a") or Target.parse(f"sm_{gpu.cc}")
+    gpu = find_gpu(name or DEFAULT_GPU)
+    target = target_of(gpu)
     copies = _recorded_copies(gpu.name)
     if copies:
         return Machine(gpu, target, max(copies), "recorded copy", launch_us)
     return Machine(gpu, target, COPY * gpu.bandwidth_gbs, f"{COPY:.0%} of the data sheet", launch_us)
-
-
-def _found(name: str) -> Gpu:
-    exact = gpu_named(name)
-    if exact is not None:
-        return exact
-    found = [gpu for gpu in REFERENCE_GPUS if name.lower() in gpu.name.lower()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"GPU {name!r} may be {' or '.join(repr(gpu.name) for gpu in found)}; give more of the name")
-    raise UsageError(f"there is no documented GPU {name!r}; {suggestion(name, [gpu.name for gpu in REFERENCE_GPUS])}")
 
 
 def _recorded_copies(gpu: str) -> list[float]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
+from ptxkit.errors import UsageError
 from ptxkit.targets.target import Target
 
 MIB = 1 << 20
@@ -136,6 +138,31 @@ def reference_gpu(target: Target | str) -> Gpu:
 def gpu_named(name: str) -> Gpu | None:
     """The documented GPU of that name (``"NVIDIA H200"``), or None where its data sheet is not in this table."""
     return next((gpu for gpu in REFERENCE_GPUS if gpu.name == name), None)
+
+
+def find_gpu(name: str) -> Gpu:
+    """The documented GPU of that name, or the one whose name contains it in any case: ``"NVIDIA H200"``, ``"h200"``.
+
+    Raises:
+        UsageError: no documented GPU, or more than one, has such a name.
+    """
+    if (exact := gpu_named(name)) is not None:
+        return exact
+    found = [gpu for gpu in REFERENCE_GPUS if name.lower() in gpu.name.lower()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"GPU {name!r} may be {' or '.join(repr(gpu.name) for gpu in found)}; give more of the name")
+    known = [gpu.name for gpu in REFERENCE_GPUS]
+    near = get_close_matches(name, known, n=2, cutoff=0.6)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known)}"
+    raise UsageError(f"there is no documented GPU {name!r}; {hint}")
+
+
+def target_of(gpu: Gpu) -> Target:
+    """The target to compile for: the architecture-specific form of the GPU's architecture where there is one."""
+    plain = Target.parse(f"sm_{gpu.cc}")
+    return Target.parse(f"{plain}a") if plain.has_a_form else plain
 
 
 def reference_facts(target: Target | str) -> DeviceFacts:

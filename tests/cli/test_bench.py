@@ -137,7 +137,9 @@ def test_one_line_for_bad_words(words, code, complaint, capsys, tmp_path, monkey
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", [["--check"], ["--update-expectations"], ["--profile", "nsys"], ["--profile", "ncu"]])
+@pytest.mark.parametrize(
+    "option", [["--check"], ["--update-expectations"], ["--profile", "nsys"], ["--profile", "ncu"]]
+)
 def test_where_no_gpu_is_present_its_options_are_not_available(option, capsys, monkeypatch):
     from ptxkit.runtime import registry
 
@@ -169,7 +171,9 @@ def test_a_kernel_whose_package_is_missing_is_a_note_where_no_kernel_is_named(cu
     captured = capsys.readouterr()
     assert captured.err == ""
     notes = [line for line in captured.out.splitlines() if "cutlass" in line]
-    assert len(notes) == 1 and notes[0].startswith("cutlass_gemm: not available, CUTLASS is not installed; run: pip install")
+    assert len(notes) == 1 and notes[0].startswith(
+        "cutlass_gemm: not available, CUTLASS is not installed; run: pip install"
+    )
 
 
 def test_a_kernel_whose_package_is_missing_is_an_error_where_it_is_named(cutlass_missing, capsys):
@@ -558,3 +562,32 @@ def test_the_help_of_every_command_starts_no_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (["--arch", "sm_90a", "--mode", "hot", "saxpy"], 2, "--mode draws or shows the times of a result file"),
+        (["--gpu", "H200", "-o", "r.svg"], 2, "--output draws"),
+        (["saxpy", "--json"], 2, "add --arch or --gpu"),
+        ([], 2, "give a result file"),
+        (["--gpu", "H300", "saxpy"], 2, "no documented GPU 'H300'"),
+        (["--gpu", "B200", "--arch", "sm_90a", "saxpy"], 2, "its own target is sm_100a"),
+        (["--arch", "sm_107a", "saxpy"], 2, "give another --arch"),
+        (["--arch", "sm_88", "saxpy"], 2, "give --gpu, such as 'NVIDIA L40S'"),
+        (["--arch", "sm_9", "saxpy"], 3, "no target 'sm_9'"),
+        (["--arch", "sm_90a", "spaxy"], 2, "did you mean 'saxpy'"),
+    ],
+)
+def test_one_line_for_wrong_words_of_a_roofline(words, code, complaint, capsys):
+    assert exit_of("bench", "roofline", *words) == code
+    err = capsys.readouterr().err
+    assert complaint in err and err.count("\n") == 1
+
+
+def test_a_documented_roofline_counts_and_needs_no_gpu(capsys):
+    assert exit_of("bench", "roofline", "--arch", "sm_80", "saxpy:scalar", "--sizes", "2048", "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["gpu"], value["target"], value["timed"]) == ("NVIDIA A100-SXM4-80GB", "sm_80", False)
+    (variant,) = value["variants"]
+    assert (variant["counted"]["flops"], variant["counted"]["bytes"]) == (2 * 2048, 12 * 2048)

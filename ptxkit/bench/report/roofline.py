@@ -95,7 +95,10 @@ def _bandwidth(case: CaseResult, roofs: Roofs, mode: Mode) -> float:
 
 def _roofs(results: Results) -> Roofs:
     if results.roofs is None:
-        raise UsageError("these results are counts of the emulator; a roofline needs times, from a GPU")
+        raise UsageError(
+            "these results are counts of the emulator; a roofline needs times, from a GPU. For documented roofs without times: "
+            "ptxkit bench roofline --arch TARGET KERNEL"
+        )
     return results.roofs
 
 

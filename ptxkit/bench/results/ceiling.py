@@ -65,6 +65,35 @@ class Ceiling:
         return f"{self.bound} peak, {self.value:.4g} TFLOP/s, {self.source}"
 
 
+def bound(
+    flops: float,
+    nbytes: float,
+    unit: str,
+    bandwidth: tuple[float, Source],
+    peak: tuple[float, Source] | None,
+) -> Ceiling | None:
+    """The roof that limits some work.
+
+    Args:
+        flops, nbytes: the work. unit: type of its operands.
+        bandwidth: GB/s of the memory that holds the data; peak: TFLOP/s of ``unit``, None where no rate is known.
+
+    Returns:
+        None for no work, and for flops of a type without a rate.
+    """
+    gbs, memory_source = bandwidth
+    memory_us = nbytes / gbs / 1e3 if math.isfinite(gbs) else 0.0
+    if not flops:
+        return Ceiling(MEMORY, gbs, memory_source, memory_us) if memory_us else None
+    if peak is None:
+        return None
+    rate, source = peak
+    compute_us = flops / rate / 1e6
+    if compute_us > memory_us:
+        return Ceiling(unit, rate, source, compute_us)
+    return Ceiling(MEMORY, gbs, memory_source, memory_us)
+
+
 def documented_peaks(gpu: str) -> dict[str, float]:
     """Type of the operands -> TFLOP/s that the data sheet of the GPU of that name states; empty for an unknown GPU."""
     known = gpu_named(gpu)
@@ -80,15 +109,4 @@ def ceiling(flops: float, nbytes: float, unit: str, roofs: Roofs, bandwidth_gbs:
     Returns:
         None for no work, and for flops of a type whose peak rate is neither measured nor documented.
     """
-    bandwidth = bandwidth_gbs or roofs.copy_gbs
-    memory_us = nbytes / bandwidth / 1e3 if math.isfinite(bandwidth) else 0.0
-    if not flops:
-        return Ceiling(MEMORY, bandwidth, "measured", memory_us) if memory_us else None
-    peak = roofs.peak(unit)
-    if peak is None:
-        return None
-    rate, source = peak
-    compute_us = flops / rate / 1e6
-    if compute_us > memory_us:
-        return Ceiling(unit, rate, source, compute_us)
-    return Ceiling(MEMORY, bandwidth, "measured", memory_us)
+    return bound(flops, nbytes, unit, (bandwidth_gbs or roofs.copy_gbs, "measured"), roofs.peak(unit))
