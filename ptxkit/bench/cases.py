@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ptxkit.bench.results.count_expectations import parsed
 from ptxkit.bench.results.results import CaseResult
 from ptxkit.errors import UsageError
 from ptxkit.workload import registry
@@ -91,6 +92,33 @@ def kernel_of(case: CaseResult) -> type[Workload]:
         UsageError: this version has no such kernel.
     """
     return registry.find(case.description or case.kernel)
+
+
+def made_again(kernel: type[Workload], sizes: Mapping[str, Any], options: Mapping[str, Any]) -> Workload:
+    """The workload of earlier results.
+
+    Raises:
+        UsageError: a size or an option does not exist any more, or has another range.
+    """
+    known = {*kernel.size_names(), *kernel.option_types()}
+    given = {**sizes, **options}
+    if gone := [name for name in given if name not in known]:
+        raise UsageError(f"{kernel.name} has no size or option {gone[0]} any more; the results are of another version")
+    return kernel(**given)
+
+
+def recorded_plans(expected: Mapping[str, Any]) -> list[Plan]:
+    """The cases with recorded counts (:mod:`ptxkit.bench.results.count_expectations`), with the recorded variants.
+
+    Raises:
+        UsageError: a recorded kernel, variant, size or option does not exist any more.
+    """
+    plans = []
+    for case in parsed(expected).cases.values():
+        kernel = registry.find(case.description or case.kernel)
+        names = tuple(kernel.variant(name).name for name in case.rows)
+        plans.append(Plan(made_again(kernel, case.sizes, case.options), names))
+    return plans
 
 
 def parse_sizes(text: str) -> list[tuple[str, ...]]:

@@ -67,6 +67,39 @@ def checked(expected: Mapping[str, Any], results: Results) -> ExitCode:
     return ExitCode.WRONG if slower else ExitCode.DONE
 
 
+def counts_checked(expected: Mapping[str, Any], results: Results) -> ExitCode:
+    """Compare with recorded counts: 1 where a variant counts more, 3 where no variant has expectations."""
+    from ptxkit.bench.results import count_expectations
+    from ptxkit.cli._text import number_of, to_stderr
+
+    found = count_expectations.check(expected, results)
+    if not found.compared:
+        to_stderr("error: no variant has counts to be compared with; --update-expectations records them", fg="red")
+        for note in found.notes:
+            to_stderr(note)
+        return ExitCode.UNAVAILABLE
+    for d in found.differences:
+        if d.more:
+            to_stderr(f"error: {d.case} {d.row}: {d}", fg="red")
+    for d in found.differences:
+        if not d.more:
+            to_stderr(f"{d.case} {d.row}: {d}; --update-expectations records it")
+    for note in found.notes:
+        to_stderr(note)
+    if found.of_kernel_only:
+        versions = ", ".join(found.versions)
+        to_stderr(
+            f"{number_of(found.of_kernel_only, 'variant')}: recorded with NVRTC {versions}, compiled with "
+            f"{results.environment.get('nvrtc')}: bytes, flops and launches are compared, instructions are not"
+        )
+    more = {(d.case, d.row) for d in found.differences if d.more}
+    to_stderr(
+        f"counts of {number_of(found.compared, 'variant')} compared with expectations: "
+        f"{len(found.differences)} differ, {number_of(len(more), 'variant')} with more than expected"
+    )
+    return ExitCode.WRONG if more else ExitCode.DONE
+
+
 def rerun(before: Results, after: Results) -> ExitCode:
     """Exit code of a result file run again: 1 if a variant is slower, or could not be timed again."""
     from ptxkit.bench.results.comparison import compared

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
-from ptxkit.cli._kernel import kernel_argument, peer_list, refuse_absent
+from ptxkit.cli._kernel import kernel_argument, peer_list
 from ptxkit.cli._options import (
     Seconds,
     WholeNumber,
+    arch_option,
     device_option,
-    emulator_changes,
-    emulator_settings,
     kernel_option,
     max_instructions_option,
+    parse_arch,
     parse_pairs,
     seed_option,
     tile_option,
@@ -72,7 +71,7 @@ def list_(kind: Any, as_json: bool) -> int:
 
 RUN_HEADINGS = {
     "Kernels": ("--sizes", "--option", "--tile", "--seed"),
-    "Measurement": ("--device", "--peers", "--iterations", "--time-budget", "--profile"),
+    "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget", "--profile"),
     "Counts in the emulator": ("--no-counts", "--max-instructions"),
     "Output": ("--format", "--json"),
     "Expectations": ("--check", "--update-expectations"),
@@ -102,14 +101,24 @@ RUN_HEADINGS = {
               help="Run each variant once more under a profiler.")  # fmt: skip
 @seed_option
 @device_option
+@arch_option
 @click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
 @max_instructions_option
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/4) to this file; - for stdout."
 )
-@click.option("--check", is_flag=True, help="Exit with 1 if a variant is slower than this GPU's expectations.")
-@click.option("--update-expectations", is_flag=True, help="Record the results as this GPU's expectations.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 1 if a variant is slower than this GPU's expectations, or in the emulator counts more than the target's. "
+    "Without KERNEL, the emulator runs the recorded cases.",
+)
+@click.option(
+    "--update-expectations",
+    is_flag=True,
+    help="Record the times as this GPU's expectations, or in the emulator the counts as the target's.",
+)
 def run(
     kernels: tuple[str, ...],
     sizes: str | None,
@@ -121,6 +130,7 @@ def run(
     profile: str,
     seed: int,
     device_kind: str,
+    arch: str | None,
     no_counts: bool,
     max_instructions: int | None,
     kind: Any,
@@ -133,23 +143,23 @@ def run(
     KERNEL: a name, NAME:VARIANT or a description file; without one, all bundled kernels are measured.
 
     On a GPU, variants and peers are timed cold and hot with interleaved samples, and verified before and after. The emulator
-    has no times; there the memory traffic and the arithmetic intensity of every variant are counted.
+    has no times; there the memory traffic and the arithmetic intensity of every variant are counted, and --check compares
+    counts, which guards a kernel on machines without a GPU.
 
     Ctrl-C and SIGTERM end it early: what was measured by then is shown, written (marked as partial), checked and recorded.
 
     The exit code is 1 for a wrong result, an impossible time, a variant without a time, and with --check for a variant
-    that became slower.
+    that became slower or counts more than expected.
     """
-    from ptxkit.bench.cases import parse_sizes, plans
-    from ptxkit.bench.measure.benchmark import Benchmark
+    from ptxkit.bench.cases import parse_sizes, plans, recorded_plans
     from ptxkit.bench.measure.environment import require_gpu
     from ptxkit.bench.measure.method import Method
-    from ptxkit.bench.measure.profilers import find, profiled
-    from ptxkit.bench.peers import peers
-    from ptxkit.bench.results import expectations
-    from ptxkit.cli import _bench_text, _bench_verdict, _run_text
+    from ptxkit.bench.measure.profilers import find
+    from ptxkit.cli import _bench_text, _bench_verdict
+    from ptxkit.cli._bench_expected import Expectations
     from ptxkit.cli._bench_kept import Kept
-    from ptxkit.cli._text import print_json, to_stderr
+    from ptxkit.cli._bench_measured import Setup
+    from ptxkit.cli._text import print_json
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
     from ptxkit.runtime.registry import AUTO
@@ -157,46 +167,32 @@ def run(
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
     given_options, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
     names = None if peer_names is None else peer_list(peer_names)
+    target = parse_arch(arch)
     kept = Kept(json_file)
     device = open_device(device_kind)
-    for given, what in (
-        (check, "--check"),
-        (update_expectations, "--update-expectations"),
-        (profile != "none", "--profile"),
-    ):
-        if given:
-            require_gpu(device, what, chosen=device_kind != AUTO)
     if profile != "none":
+        require_gpu(device, "--profile", chosen=device_kind != AUTO)
         find(profile)  # a missing profiler is reported now rather than after minutes of measuring
-    path = expectations.path_for(device.name)
-    expected = expectations.load(path) if check else None
-    recorded = expectations.prepared(path) if update_expectations else None
+    expected = Expectations(device, target, check=check, update=update_expectations)
     with stdout_set_aside():
-        chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
+        if expected.of_counts and check and not (kernels or update_expectations or wanted_sizes or given_options):
+            chosen = recorded_plans(expected.loaded)
+        else:
+            chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
     _check_tile(tile, chosen)
-    with stdout_set_aside():
-        found, absent = peers(names)  # a misspelt name is refused on any device
-    notes = []
-    if not is_timed(device):
-        found, absent = [], []
-        notes += _without_times(iterations=iterations, peers=names)
-    refuse_absent(names, absent)
-    bench = Benchmark(
+    setup = Setup(
         device,
-        found,
-        dict(absent),
         Method(budget_s=time_budget, iterations=iterations),
-        seed,
-        tile,
-        not no_counts,
-        _words(),
+        peers=names,
+        seed=seed,
+        tile=tile,
+        counts=not no_counts,
+        target=target,
         leave_out=not kernels,
+        max_instructions=max_instructions,
     )
-    changed = emulator_settings(device, emulator_changes({"max_instructions": max_instructions}))
-    with changed, stdout_set_aside(), _run_text.progress() as say, kept.measuring():
-        results = bench.run(chosen, say, kept.done)
-        if profile != "none":
-            profiled(results, profile, say, kept.done)
+    notes = [] if is_timed(device) else _without_times(iterations=iterations, peers=names)
+    kept = setup.measured(chosen, kept, profile)
     results = kept.results
     if json_file == "-":
         print_json(results.to_json())
@@ -205,11 +201,7 @@ def run(
             text = _bench_text.results_text(results, kind, notes)
         click.echo(text)
     code = _bench_verdict.complain(results)
-    if expected is not None:
-        code = most_severe([code, _bench_verdict.checked(expected, results)])
-    if update_expectations:
-        expectations.save(path, expectations.updated(recorded, results))
-        to_stderr(f"recorded in {path}")
+    code = most_severe([code, expected.checked_and_recorded(results)])
     kept.end(len(chosen))
     return code
 
@@ -386,7 +378,3 @@ def _check_tile(tile: dict[str, str], chosen: list[Plan]) -> None:
     for name in tile:
         if name not in known:
             raise UsageError(f"none of these kernels has a tile parameter {name}; {suggestion(name, known)}")
-
-
-def _words() -> list[str]:
-    return ["ptxkit", *sys.argv[1:]]

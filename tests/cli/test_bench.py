@@ -120,8 +120,6 @@ def test_list_names_kernels_and_sizes(capsys):
         (["run", "saxpy", "--time-budget", "inf"], 2, "not a number of seconds"),
         (["run", "saxpy", "--option", "a"], 2, "NAME=VALUE"),
         (["run", "saxpy", "--tile", "WARPS=3"], 2, "tile parameter WARPS"),
-        (["run", "saxpy", "--check"], 2, "needs a GPU"),
-        (["run", "saxpy", "--update-expectations"], 2, "needs a GPU"),
         (["run", "saxpy", "--profile", "ncu"], 2, "needs a GPU"),
         (["compare", "nowhere.json"], 2, "No such file"),
         (["roofline", "nowhere.json"], 2, "No such file"),
@@ -137,9 +135,7 @@ def test_one_line_for_bad_words(words, code, complaint, capsys, tmp_path, monkey
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "option", [["--check"], ["--update-expectations"], ["--profile", "nsys"], ["--profile", "ncu"]]
-)
+@pytest.mark.parametrize("option", [["--profile", "nsys"], ["--profile", "ncu"]])
 def test_where_no_gpu_is_present_its_options_are_not_available(option, capsys, monkeypatch):
     from ptxkit.runtime import registry
 
@@ -478,6 +474,72 @@ def test_expectations_are_replaced_whole_or_not_at_all(gpu, capsys, monkeypatch,
     assert "No space left" in capsys.readouterr().err
     assert file.read_text() == before
     assert [p.name for p in file.parent.iterdir()] == [file.name]
+
+
+@pytest.fixture
+def counts(monkeypatch, tmp_path):
+    """A directory of expectations for the emulator, and a function that runs ``bench run`` there."""
+    from ptxkit.bench.results import expectations
+
+    monkeypatch.setattr(expectations, "directory", lambda: tmp_path / "expectations")
+
+    def bench(*words):
+        return exit_of("bench", "run", "--device", "emulator", *words)
+
+    bench.file = tmp_path / "expectations" / "emulator-sm_90a.json"
+    return bench
+
+
+SMALL = ("saxpy:scalar", "--sizes", "2048")
+
+
+def test_counts_are_recorded_and_compared_without_a_gpu(counts, capsys):
+    assert counts(*SMALL, "--check") == 3
+    assert "emulator-sm_90a.json" in capsys.readouterr().err
+    assert counts(*SMALL, "--update-expectations") == 0
+    assert counts(*SMALL, "--check") == 0
+    assert "counts of 1 variant compared with expectations: 0 differ" in capsys.readouterr().err
+
+
+def test_more_bytes_than_recorded_are_a_regression(counts, capsys):
+    assert counts(*SMALL, "--update-expectations") == 0
+    value = json.loads(counts.file.read_text())
+    (case,) = value["cases"].values()
+    case["rows"]["scalar"]["counts"]["load_bytes"] -= 4
+    counts.file.write_text(json.dumps(value))
+    capsys.readouterr()
+    assert counts("--check") == 1  # without a kernel: the recorded cases
+    assert "error: saxpy n=2048 scalar: load bytes: 16,384, expected 16,380" in capsys.readouterr().err
+
+
+def test_each_target_has_a_file_of_its_own(counts, capsys):
+    assert counts(*SMALL, "--arch", "sm_80", "--update-expectations") == 0
+    assert counts.file.with_name("emulator-sm_80.json").is_file()
+    assert counts(*SMALL, "--check") == 3
+    assert counts("--arch", "sm_80", "--check") == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"schema": "ptxkit.expectations/3"}, "does not hold ptxkit.counts/1"),
+        ({"cases": {"saxpy n=2048": {"kernel": "saxpy"}}}, ".sizes is missing"),
+    ],
+)
+def test_counts_that_somebody_edited_are_refused_by_their_place(counts, capsys, change, complaint):
+    assert counts(*SMALL, "--update-expectations") == 0
+    counts.file.write_text(json.dumps({**json.loads(counts.file.read_text()), **change}))
+    capsys.readouterr()
+    assert counts(*SMALL, "--check") == 2
+    err = capsys.readouterr().err
+    assert complaint in err and "emulator-sm_90a.json" in err and err.count("\n") == 1
+
+
+def test_the_recorded_counts_of_the_catalogue_hold(capsys):
+    """A few of ``expectations/emulator-sm_90a.json``; ``bench run --device emulator --check`` compares all."""
+    kernels = ("saxpy:scalar", "add_gelu:fused", "swiglu")
+    assert exit_of("bench", "run", *kernels, "--device", "emulator", "--check") == 0
+    assert "0 variants with more than expected" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -35,6 +35,12 @@ def counted(counters: Counters, sizes: Mapping[str, int] | None = None) -> Count
         sizes=dict(sizes or {}),
         copied_bytes=counters.async_bytes.get("global_to_shared", 0),
         misaligned_bytes=counters.async_misaligned_bytes,
+        shared_bytes=counters.shared_load_bytes
+        + counters.shared_store_bytes
+        + counters.shared_atomic_bytes
+        + sum(counters.remote_shared_bytes.values()),
+        local_bytes=counters.local_load_bytes + counters.local_store_bytes,
+        by_class=dict(sorted(counters.by_class.items())),
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.cases import Plan, kernel_of
+from ptxkit.bench.cases import Plan, kernel_of, made_again
 from ptxkit.bench.measure.benchmark import Benchmark
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.peers import names as peer_names
@@ -15,6 +15,7 @@ from ptxkit.bench.results.json_values import read_as
 from ptxkit.bench.results.results import COUNTS, CaseResult, Counted, Results
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.runtime import registry
+from ptxkit.targets import Target, lowest_target
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers.base import Peer
@@ -57,8 +58,19 @@ def again(
         seed=before.cases[0].seed if before.cases else 0,
         counts=False,
         command=("ptxkit", "bench", "verify"),
+        target=_target(before, device),
     )
     return run.run([plan_of(case) for case in before.cases], say, done)
+
+
+def _target(before: Results, device: Any) -> Target | None:
+    """The target that bench run --arch named: the one of all variants, where the device would take another one by itself."""
+    used = {row.target for case in before.cases for row in case.rows if row.target}
+    if used != {before.target}:
+        return None
+    target = Target.parse(used.pop())
+    own = device.target or lowest_target(())
+    return target if target != own and (device.target is None or own.accepts(target)) else None
 
 
 def peers_of(before: Results, only: Sequence[str] | None = None) -> list[str]:
@@ -100,14 +112,11 @@ def plan_of(case: CaseResult) -> Plan:
         UsageError: the kernel, a variant, a size or an option does not exist any more.
     """
     kernel = kernel_of(case)
-    known = {*kernel.size_names(), *kernel.option_types()}
-    given = {**case.sizes, **case.options}
-    if gone := [name for name in given if name not in known]:
-        raise UsageError(f"{kernel.name} has no size or option {gone[0]} any more; the results are of another version")
+    workload = made_again(kernel, case.sizes, case.options)
     ran = [row for row in case.rows if row.kind == "variant" and (row.cold or row.counted)]
     names = tuple(kernel.variant(row.name).name for row in ran)
     peers = tuple(row.name for row in case.rows if row.kind == "peer" and row.cold)
-    return Plan(kernel(**given), names, {row.name: dict(row.tile) for row in ran}, peers)
+    return Plan(workload, names, {row.name: dict(row.tile) for row in ran}, peers)
 
 
 def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Iterator[str]:

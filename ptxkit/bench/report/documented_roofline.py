@@ -21,7 +21,10 @@ from ptxkit.quantities import optional, quantity
 from ptxkit.targets.gpus import Gpu
 
 SCHEMA = "ptxkit.roofline/1"
-UNTIMED = "Nothing was timed: the roofs are those of the data sheet (ptxkit/targets/gpus.py), the intensities are counts of the emulator."
+UNTIMED = (
+    "Nothing was timed: the roofs are those of the data sheet (ptxkit/targets/gpus.py), the intensities are counts of the "
+    "emulator."
+)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
-"""Earlier times of a GPU: ``expectations/<gpu>.json``, written from runs on that GPU only, and compared with new ones."""
+"""Earlier times of a GPU: ``expectations/<gpu>.json``, written from runs on that GPU only, and compared with new ones.
+
+The counts of the emulator are beside them: :mod:`ptxkit.bench.results.count_expectations`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,14 +116,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         UnavailableError: there is no such file. UsageError: it holds something else.
     """
-    try:
-        value = json.loads(read_text(path))
-    except FileNotFoundError:
-        raise UnavailableError(
-            f"no expectations found for this GPU ({path}); ptxkit bench run --update-expectations records them"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read as expectations: {error}") from None
+    value = read_file(path, "this GPU")
     earlier = isinstance(value, dict) and value.get("schema") in EARLIER
     if earlier:
         value = {{"targets": "cases"}.get(name, name): v for name, v in value.items()} | {"schema": SCHEMA}
@@ -137,9 +133,31 @@ def load(path: Path) -> dict[str, Any]:
     return value
 
 
-def prepared(path: Path) -> dict[str, Any] | None:
+def read_file(path: Path, whose: str) -> Any:
+    """The JSON value of a file of expectations.
+
+    Args:
+        whose: what the expectations are of, for the message where there is no file: ``"this GPU"``.
+
+    Raises:
+        UnavailableError: there is no such file. UsageError: it cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except FileNotFoundError:
+        raise UnavailableError(
+            f"no expectations found for {whose} ({path}); ptxkit bench run --update-expectations records them"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as expectations: {error}") from None
+
+
+def prepared(path: Path, reader: Callable[[Path], dict[str, Any]] = load) -> dict[str, Any] | None:
     """The recorded expectations, or None; called before measuring, so that a file that :func:`save` cannot replace is
     reported.
+
+    Args:
+        reader: reads the file; :func:`load`, or that of the emulator's counts.
 
     Raises:
         UsageError: the file is something else, or cannot be written.
@@ -149,7 +167,7 @@ def prepared(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     check_writable(path)
-    return load(path) if path.is_file() else None
+    return reader(path) if path.is_file() else None
 
 
 def save(path: Path, value: Mapping[str, Any]) -> None:

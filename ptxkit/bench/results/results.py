@@ -88,6 +88,9 @@ class Counted:
         sizes: the sizes counted, where they are smaller than the ones measured.
         copied_bytes: of them, by asynchronous copies to shared memory. misaligned_bytes: of those, by cp.async.bulk to
             addresses that are not 128-byte aligned.
+        shared_bytes, local_bytes: loaded, stored and atomically updated in shared memory (also of other CTAs), and in local
+            memory. Not in files written before these fields existed: 0.
+        by_class: instructions by class: "float32", "load.global", ...; empty in such files.
     """
 
     instructions: int
@@ -101,6 +104,9 @@ class Counted:
     sizes: Mapping[str, int] = field(default_factory=dict)
     copied_bytes: int = 0
     misaligned_bytes: int = 0
+    shared_bytes: int = 0
+    local_bytes: int = 0
+    by_class: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def moved_bytes(self) -> int:

@@ -1,0 +1,83 @@
+"""What the commands of ``ptxkit bench`` that measure have in common: a device, peers, a method, and results that are kept."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.cli._kernel import refuse_absent
+from ptxkit.cli._options import emulator_changes, emulator_settings
+from ptxkit.cli._output import stdout_set_aside
+
+if TYPE_CHECKING:
+    from ptxkit.bench.cases import Plan
+    from ptxkit.bench.measure.method import Method
+    from ptxkit.cli._bench_kept import Kept
+    from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
+
+
+class Setup:
+    """How cases are measured.
+
+    Args:
+        device: a GPU, or the emulator, which counts and runs no peers.
+        method: parameters of the measurement. peers: names; None for all that are here.
+        seed, tile, counts, target, leave_out: see :class:`~ptxkit.bench.measure.benchmark.Benchmark`.
+        max_instructions: limit of a launch in the emulator, or None.
+
+    Raises:
+        UsageError: an unknown peer, also in the emulator. UnavailableError: a peer that was named cannot be used here.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        method: Method,
+        *,
+        peers: Sequence[str] | None = None,
+        seed: int = 0,
+        tile: Mapping[str, Any] | None = None,
+        counts: bool = True,
+        target: Target | None = None,
+        leave_out: bool = False,
+        max_instructions: int | None = None,
+    ) -> None:
+        from ptxkit.bench.measure.benchmark import Benchmark
+        from ptxkit.bench.peers import peers as find_peers
+        from ptxkit.runtime.device import is_timed
+
+        with stdout_set_aside():
+            found, absent = find_peers(peers)
+        if not is_timed(device):
+            found, absent = [], []
+        refuse_absent(peers, absent)
+        self.bench = Benchmark(
+            device,
+            found,
+            dict(absent),
+            method,
+            seed,
+            dict(tile or {}),
+            counts,
+            ["ptxkit", *sys.argv[1:]],
+            target,
+            leave_out=leave_out,
+        )
+        self._changed = emulator_settings(device, emulator_changes({"max_instructions": max_instructions}))
+
+    def measured(self, plans: Sequence[Plan], kept: Kept, profile: str = "none") -> Kept:
+        """Measure the cases, showing progress; an interrupt keeps those that are measured by then.
+
+        Args:
+            profile: profiler to run afterwards, ``"none"`` for none.
+        """
+        from ptxkit.bench.measure.profilers import profiled
+        from ptxkit.cli import _run_text
+
+        with self._changed, stdout_set_aside(), _run_text.progress() as say, kept.measuring():
+            results = self.bench.run(plans, say, kept.done)
+            if profile != "none":
+                profiled(results, profile, say, kept.done)
+        return kept
