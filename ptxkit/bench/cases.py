@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +106,63 @@ def made_again(kernel: type[Workload], sizes: Mapping[str, Any], options: Mappin
     if gone := [name for name in given if name not in known]:
         raise UsageError(f"{kernel.name} has no size or option {gone[0]} any more; the results are of another version")
     return kernel(**given)
+
+
+STEPS = 8
+"""Sizes of a generated ladder: from a sixteenth of an L2 cache to eight of it, where each size has twice the bytes."""
+SMALLEST, LARGEST = 1 / 16, 8.0
+
+
+def ladder(
+    kernel: type[Workload],
+    l2_bytes: int,
+    options: Mapping[str, str] | None = None,
+    along: str | None = None,
+    *,
+    steps: int = STEPS,
+    small: bool = False,
+) -> list[Workload]:
+    """A kernel at growing sizes, the smallest first.
+
+    The sizes of its benchmarks, and where it has one size, or ``along`` names one, powers of two of that size whose arrays have
+    from a sixteenth to eight times the bytes of the L2 cache. With ``small``, powers of two up to the default size of the
+    emulator instead, of the first size unless ``along`` names another.
+
+    Args:
+        l2_bytes: of the device. options: option -> value. along: the size to vary.
+        steps: how many powers of two. small: sizes for the emulator.
+
+    Raises:
+        UsageError: no such option or size, the kernel has no size, or no power of two fits its constraints.
+    """
+    names = kernel.size_names()
+    if along is not None and along not in names:
+        raise UsageError(f"{kernel.name} has no size {along!r}; {suggestion(along, names)}")
+    if not names:
+        raise UsageError(f"{kernel.name} has no sizes; there is no ladder of it")
+    base = kernel.make((), options, small=small)
+    varied = along or (names[0] if small or len(names) == 1 else None)
+    given = [base] if small else [kernel(**{**case, **dict(options or {})}) for case in kernel.benchmarks]
+    if varied is not None:
+        largest = getattr(base, varied)
+        every = list(_powers(base, varied))
+        if small:
+            chosen = [w for w in every if getattr(w, varied) <= largest][-steps:]
+        else:
+            fitting = [w for w in every if SMALLEST * l2_bytes <= w.bytes_needed() <= LARGEST * l2_bytes]
+            chosen = (fitting or every)[:steps]
+        if not chosen:
+            raise UsageError(f"no power of two fits {kernel.name} as {varied}; give sizes by --sizes")
+        given += chosen
+    made = {tuple(w.sizes.items()): w for w in given}
+    return sorted(made.values(), key=lambda w: (w.bytes_needed(), *w.sizes.values()))
+
+
+def _powers(base: Workload, name: str) -> Iterator[Workload]:
+    """The workload with each power of two that it accepts as one of its sizes."""
+    for exponent in range(31):
+        with suppress(UsageError):  # of its constraints
+            yield type(base)(**{**base.sizes, **base.options, name: 1 << exponent})
 
 
 def recorded_plans(expected: Mapping[str, Any]) -> list[Plan]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.cli._kernel import refuse_absent
 from ptxkit.cli._options import emulator_changes, emulator_settings
 from ptxkit.cli._output import stdout_set_aside
+from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
@@ -81,3 +82,13 @@ class Setup:
             if profile != "none":
                 profiled(results, profile, say, kept.done)
         return kept
+
+
+def check_tile(tile: Mapping[str, str], chosen: Sequence[Plan]) -> None:
+    """Raise UsageError for a tile parameter that no variant of the cases has."""
+    from ptxkit.workload.workload import suggestion
+
+    known = dict.fromkeys(n for plan in chosen for v in plan.workload.variants().values() for n in v.tile)
+    for name in tile:
+        if name not in known:
+            raise UsageError(f"none of these kernels has a tile parameter {name}; {suggestion(name, known)}")

@@ -7,7 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._options import parse_arch, parse_pairs
+from ptxkit.cli._bench_kept import Kept
+from ptxkit.cli._bench_measured import Setup, check_tile
+from ptxkit.cli._bench_options import (
+    budget_option,
+    format_option,
+    iterations_option,
+    peers_option,
+    results_option,
+    sizes_option,
+)
+from ptxkit.cli._help import HeadedCommand
+from ptxkit.cli._kernel import kernel_argument, peer_list
+from ptxkit.cli._options import (
+    WholeNumber,
+    arch_option,
+    device_option,
+    kernel_option,
+    parse_arch,
+    parse_pairs,
+    seed_option,
+    tile_option,
+)
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
@@ -80,3 +101,94 @@ def target_and_gpu(target: Target | None, gpu_name: str | None) -> tuple[Target,
     if target is not None and not own.accepts(target):
         raise UsageError(f"{gpu.name} does not run code for {target}; its own target is {own}")
     return target or own, gpu
+
+
+LADDER_HEADINGS = {
+    "Sizes": ("--sizes", "--along", "--steps", "--option", "--tile", "--seed"),
+    "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget"),
+    "Output": ("--format", "--json"),
+}
+
+
+@click.command("ladder", cls=HeadedCommand, headings=LADDER_HEADINGS)
+@click.argument("kernel", shell_complete=kernel_argument)
+@sizes_option
+@click.option("--along", metavar="NAME", help="Vary this size in powers of two and keep the others.")
+@click.option(
+    "--steps", type=WholeNumber(1, 31), metavar="N", help="Generate this many powers of two, at most; 8 by default."
+)
+@kernel_option
+@tile_option
+@seed_option
+@device_option
+@arch_option
+@peers_option
+@iterations_option
+@budget_option
+@format_option
+@results_option
+def ladder(
+    kernel: str,
+    sizes: str | None,
+    along: str | None,
+    steps: int | None,
+    options: tuple[str, ...],
+    tiles: tuple[str, ...],
+    seed: int,
+    device_kind: str,
+    arch: str | None,
+    peer_names: str | None,
+    iterations: int | None,
+    time_budget: float,
+    kind: Any,
+    json_file: str | None,
+) -> int:
+    """Measure a kernel at growing sizes, in one table.
+
+    KERNEL: a name, NAME:VARIANT or a description file. The sizes are those of its benchmarks and, for a kernel with one size
+    or with --along, powers of two from a sixteenth of the L2 cache to eight times its bytes. In the emulator they are powers of
+    two up to its default size.
+
+    On a GPU the table has cold and hot times and bandwidths of variants and peers, and ratios with their ±; where the data
+    outgrows L2, both bandwidths converge. The emulator has no times: there the table has bytes and counts. The file of --json
+    is one of bench run. The exit code is that of bench run.
+    """
+    from ptxkit.bench.cases import STEPS, Plan, parse_sizes, plans
+    from ptxkit.bench.cases import ladder as ladder_of
+    from ptxkit.bench.measure.method import Method
+    from ptxkit.bench.report.csv_text import results_csv
+    from ptxkit.bench.report.ladder import ladder_table
+    from ptxkit.cli import _bench_verdict
+    from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import is_emulating
+
+    if sizes is not None and (along is not None or steps is not None):
+        raise UsageError(f"--sizes gives every size; leave out {'--steps' if along is None else '--along'}")
+    target, kept = parse_arch(arch), Kept(json_file)
+    device = open_device(device_kind)
+    facts = device.facts_for(target)
+    given, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
+    with stdout_set_aside():
+        small = is_emulating(device)
+        (first, *rest) = plans([kernel], () if sizes is None else parse_sizes(sizes), given, small=small)
+        chosen = [first, *rest]
+        if sizes is None:
+            made = ladder_of(type(first.workload), facts.l2_bytes, given, along, steps=steps or STEPS, small=small)
+            chosen = [Plan(workload, first.variants) for workload in made]
+    check_tile(tile, chosen)
+    setup = Setup(
+        device,
+        Method(budget_s=time_budget, iterations=iterations),
+        peers=None if peer_names is None else peer_list(peer_names),
+        seed=seed,
+        tile=tile,
+        counts=False,
+        target=target,
+    )
+    results = setup.measured(chosen, kept).results
+    with stdout_set_aside():
+        table, csv = ladder_table(results, facts.l2_bytes, facts.gpu), results_csv(results)
+    printed(results.to_json() if json_file == "-" else None, csv, [table], kind)
+    code = _bench_verdict.complain(results)
+    kept.end(len(chosen))
+    return code

@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ptxkit.cli._bench_measured import check_tile
+from ptxkit.cli._bench_options import (
+    FORMATS,
+    SECONDS,
+    budget_option,
+    format_option,
+    iterations_option,
+    peers_option,
+    results_option,
+    sizes_option,
+)
+from ptxkit.cli._bench_views import ladder
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list
 from ptxkit.cli._options import (
-    Seconds,
-    WholeNumber,
     arch_option,
     device_option,
     kernel_option,
@@ -26,11 +36,7 @@ from ptxkit.errors import UsageError
 from ptxkit.exit_codes import most_severe
 
 if TYPE_CHECKING:
-    from ptxkit.bench.cases import Plan
-
-
-SECONDS = Seconds(min=0.01)
-FORMATS = click.Choice(["table", "markdown", "csv"])
+    pass
 
 
 @click.group(cls=Commands)
@@ -39,7 +45,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
+@format_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array on stdout.")
 def list_(kind: Any, as_json: bool) -> int:
     """List the kernels that can be measured.
@@ -80,23 +86,12 @@ RUN_HEADINGS = {
 
 @command.command("run", cls=HeadedCommand, headings=RUN_HEADINGS)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_argument)
-@click.option("--sizes", metavar="SIZES", help="Measure these sizes instead of the kernels' own: 8192x4096,128x4096.")
+@sizes_option
 @kernel_option
 @tile_option
-@click.option(
-    "--peers",
-    "peer_names",
-    metavar="NAMES",
-    help="Compare with these peers only: torch,compile,triton; none for no peers.",
-)
-@click.option(
-    "--iterations",
-    type=WholeNumber(2, 1_000_000),
-    metavar="N",
-    help="Take exactly this many samples of each candidate.",
-)
-@click.option("--time-budget", type=SECONDS, default=2.0, show_default=True, metavar="SECONDS",
-              help="Measure each case for about this long.")  # fmt: skip
+@peers_option
+@iterations_option
+@budget_option
 @click.option("--profile", type=click.Choice(["none", "ncu", "nsys", "torch"]), default="none", show_default=True,
               help="Run each variant once more under a profiler.")  # fmt: skip
 @seed_option
@@ -104,10 +99,8 @@ RUN_HEADINGS = {
 @arch_option
 @click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
 @max_instructions_option
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/4) to this file; - for stdout."
-)
+@format_option
+@results_option
 @click.option(
     "--check",
     is_flag=True,
@@ -179,7 +172,7 @@ def run(
             chosen = recorded_plans(expected.loaded)
         else:
             chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
-    _check_tile(tile, chosen)
+    check_tile(tile, chosen)
     setup = Setup(
         device,
         Method(budget_s=time_budget, iterations=iterations),
@@ -209,7 +202,7 @@ def run(
 @command.command("compare")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path(), required=False)
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
+@format_option
 def compare(before: str, after: str | None, kind: Any) -> int:
     """Compare the times of two result files.
 
@@ -244,7 +237,7 @@ def compare(before: str, after: str | None, kind: Any) -> int:
     metavar="FILE",
     help="Write the new results as JSON (ptxkit.bench/4) to this file; - for stdout.",
 )
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
+@format_option
 def verify(result: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
     """Measure the cases of a result file again.
 
@@ -371,10 +364,4 @@ def _without_times(**given: Any) -> list[str]:
     return [f"{' and '.join(names)} {'do' if len(names) > 1 else 'does'} not apply to counts."] if names else []
 
 
-def _check_tile(tile: dict[str, str], chosen: list[Plan]) -> None:
-    from ptxkit.workload.workload import suggestion
-
-    known = dict.fromkeys(n for plan in chosen for v in plan.workload.variants().values() for n in v.tile)
-    for name in tile:
-        if name not in known:
-            raise UsageError(f"none of these kernels has a tile parameter {name}; {suggestion(name, known)}")
+command.add_command(ladder)

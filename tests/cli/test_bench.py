@@ -653,3 +653,30 @@ def test_a_documented_roofline_counts_and_needs_no_gpu(capsys):
     assert (value["gpu"], value["target"], value["timed"]) == ("NVIDIA A100-SXM4-80GB", "sm_80", False)
     (variant,) = value["variants"]
     assert (variant["counted"]["flops"], variant["counted"]["bytes"]) == (2 * 2048, 12 * 2048)
+
+
+def test_a_ladder_has_all_sizes_in_one_table_and_one_file(tmp_path, capsys):
+    file = tmp_path / "r.json"
+    words = ("saxpy:scalar", "--steps", "3", "--device", "emulator", "--json", file)
+    assert exit_of("bench", "ladder", *words) == 0
+    out = capsys.readouterr().out
+    assert [f"n={n} " in out for n in (65536, 131072, 262144, 32768)] == [True, True, True, False]
+    assert [case["sizes"]["n"] for case in json.loads(file.read_text())["cases"]] == [65536, 131072, 262144]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["saxpy", "--along", "m"], "no size 'm'"),
+        (["saxpy", "--along", "n", "--sizes", "64"], "leave out --along"),
+        (["saxpy", "--steps", "0"], "--steps"),
+        (["softmax", "--option", "dtpye=f16"], "did you mean 'dtype'"),
+        (["saxpy", "--tile", "THREAD=1"], "did you mean 'THREADS'"),
+        (["spaxy"], "did you mean 'saxpy'"),
+        (["saxpy:scaler"], "did you mean 'scalar'"),
+    ],
+)
+def test_one_line_for_wrong_words_of_a_ladder(words, complaint, capsys):
+    assert exit_of("bench", "ladder", *words, "--device", "emulator") == 2
+    err = capsys.readouterr().err
+    assert complaint in err and err.count("\n") == 1

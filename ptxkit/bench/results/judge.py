@@ -44,7 +44,7 @@ def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
     Args:
         extra: relative difference between two machines or days that is to be expected, added to each of the two limits.
     """
-    noise = max(SMALLEST, _together(before, after))
+    noise = max(SMALLEST, combined_spread(before, after))
     return _judged(after.median_us / before.median_us - 1, noise, extra)
 
 
@@ -54,10 +54,10 @@ def judge_ratio(before: tuple[Timed, Timed], after: tuple[Timed, Timed]) -> Judg
     The noise is that of :func:`judge`, of all four times.
     """
     shares = [mine.median_us / theirs.median_us for mine, theirs in (before, after)]
-    return _judged(shares[1] / shares[0] - 1, max(SMALLEST, _together(*before, *after)))
+    return _judged(shares[1] / shares[0] - 1, max(SMALLEST, combined_spread(*before, *after)))
 
 
-def _together(*times: Timed) -> float:
+def combined_spread(*times: Timed) -> float:
     """The relative spread of a product or quotient of independent times."""
     return math.sqrt(sum((t.spread_us / t.median_us) ** 2 for t in times))
 

@@ -1,0 +1,40 @@
+"""Options that several commands of ``ptxkit bench`` share."""
+
+from __future__ import annotations
+
+import click
+
+from ptxkit.cli._options import Seconds, WholeNumber
+
+SECONDS = Seconds(min=0.01)
+FORMATS = click.Choice(["table", "markdown", "csv"])
+
+sizes_option = click.option(
+    "--sizes", metavar="SIZES", help="Measure these sizes instead of the kernels' own: 8192x4096,128x4096."
+)
+peers_option = click.option(
+    "--peers",
+    "peer_names",
+    metavar="NAMES",
+    help="Compare with these peers only: torch,compile,triton; none for no peers.",
+)
+iterations_option = click.option(
+    "--iterations",
+    type=WholeNumber(2, 1_000_000),
+    metavar="N",
+    help="Take exactly this many samples of each candidate.",
+)
+budget_option = click.option(
+    "--time-budget",
+    type=SECONDS,
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Measure each case for about this long.",
+)
+format_option = click.option(
+    "--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format."
+)
+results_option = click.option(
+    "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/4) to this file; - for stdout."
+)
