@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results.results import Results, Row
+    from ptxkit.bench.results.results import CaseResult, Results, Row
 
 
 def complain(results: Results) -> ExitCode:
     """Print a line for each result that is wrong or impossible and each variant without one; return the exit code."""
+    return complain_of(results.cases)
+
+
+def complain_of(cases: Sequence[CaseResult]) -> ExitCode:
+    """:func:`complain` of the cases alone."""
     from ptxkit.cli._text import to_stderr
 
     codes: list[int] = []
-    for case in results.cases:
+    for case in cases:
         failures: dict[str, list[str]] = {}  # variants that fail alike share a line
         for row in case.rows:
             for complaint, exit_code in _complaints(row):
@@ -29,7 +34,7 @@ def complain(results: Results) -> ExitCode:
             skipped = ", ".join(row.name for row in variants) or "no variants"
             to_stderr(f"error: {case.key}: nothing was verified, every variant was skipped: {skipped}", fg="red")
             codes.append(ExitCode.NOTHING_VERIFIED)
-    if not results.cases:
+    if not cases:
         to_stderr("error: nothing was verified: no kernel can run here", fg="red")
         codes.append(ExitCode.NOTHING_VERIFIED)
     return most_severe(codes)

@@ -192,3 +192,89 @@ def ladder(
     code = _bench_verdict.complain(results)
     kept.end(len(chosen))
     return code
+
+
+PRECISION_HEADINGS = {
+    "Kernel": ("--over", "--values", "--sizes", "--option", "--tile", "--seed"),
+    "Measurement": ("--device", "--arch", "--iterations", "--time-budget"),
+    "Output": ("--format", "--json"),
+}
+
+
+@click.command("precision", cls=HeadedCommand, headings=PRECISION_HEADINGS)
+@click.argument("kernel", shell_complete=kernel_argument)
+@click.option("--over", metavar="OPTION", default="dtype", show_default=True, help="Compare the values of this option.")
+@click.option("--values", metavar="VALUES", help="Compare only these values: f32,bf16.")
+@click.option("--sizes", metavar="SIZES", help="Compare at this size instead of the kernel's default: 128x4096.")
+@kernel_option
+@tile_option
+@seed_option
+@device_option
+@arch_option
+@iterations_option
+@budget_option
+@format_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.precision/1) on stdout.")
+def precision(
+    kernel: str,
+    over: str,
+    values: str | None,
+    sizes: str | None,
+    options: tuple[str, ...],
+    tiles: tuple[str, ...],
+    seed: int,
+    device_kind: str,
+    arch: str | None,
+    iterations: int | None,
+    time_budget: float,
+    kind: Any,
+    as_json: bool,
+) -> int:
+    """Compare the errors of a kernel's dtypes with one reference.
+
+    KERNEL: a name, NAME:VARIANT or a description file with an option dtype, or another one that --over names.
+
+    The same random data, drawn in the dtype with the most bits and rounded to the others, are computed in each dtype. The
+    table has bytes, intensity, and the 50th, 90th and 99th percentile and the largest of the absolute error and of the error in
+    ulp, all against one float64 reference of the unrounded data; on a GPU also times, in the emulator the bytes it counts.
+    Each variant is also verified as by ptxkit run. The exit code is that of bench run.
+    """
+    from ptxkit.bench.cases import Plan, parse_sizes, plans
+    from ptxkit.bench.measure.benchmark import case_result
+    from ptxkit.bench.measure.method import Method
+    from ptxkit.bench.measure.precision import compare_dtypes, dtypes_of, with_times
+    from ptxkit.bench.report.precision import precision_csv, precision_json, precision_table
+    from ptxkit.cli import _bench_verdict, _run_text
+    from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import is_emulating, is_timed
+
+    given, tile, target = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile"), parse_arch(arch)
+    if over in given:
+        raise UsageError(f"--option {over} is what is compared; give --values {given[over]}")
+    wanted = [] if sizes is None else parse_sizes(sizes)
+    if len(wanted) > 1:
+        raise UsageError(f"--sizes takes one size here, not {len(wanted)}; bench ladder compares sizes")
+    chosen_values = [] if values is None else [word.strip() for word in values.split(",")]
+    device = open_device(device_kind)
+    with stdout_set_aside(), _run_text.progress() as say:
+        plan = plans([kernel], wanted, given, small=is_emulating(device))[0]
+        described = type(plan.workload)
+        base = plan.workload if wanted or is_emulating(device) else described.make((), given)
+        workloads = {
+            value: described(**{**base.sizes, **base.options, over: value})
+            for value in dtypes_of(described, over, chosen_values)
+        }
+        same = [Plan(workload, plan.variants) for workload in workloads.values()]
+        check_tile(tile, same)
+        found = compare_dtypes(workloads, device, variants=plan.variants, target=target, tile=tile, seed=seed, say=say)
+    cases = {of.value: case_result(of.workload, of.rows, device, seed) for of in found}
+    if is_timed(device):
+        method = Method(budget_s=time_budget, iterations=iterations)
+        setup = Setup(device, method, peers=[], seed=seed, tile=tile, counts=False, target=target)
+        times = setup.measured(same, Kept(None)).results
+        cases = {value: with_times(case, times.cases[i]) for i, (value, case) in enumerate(cases.items())}
+    ran = [row.target for case in cases.values() for row in case.rows if row.target]
+    where = {"kind": device.kind, "name": device.name, "target": ran[0] if ran else ""}
+    made = precision_json(cases, where, over, seed) if as_json else None
+    printed(made, precision_csv(cases, over), [precision_table(cases, where, over)], kind)
+    return _bench_verdict.complain_of(list(cases.values()))

@@ -17,7 +17,7 @@ from ptxkit.cli._bench_options import (
     results_option,
     sizes_option,
 )
-from ptxkit.cli._bench_views import ladder
+from ptxkit.cli._bench_views import ladder, precision
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list
@@ -365,3 +365,4 @@ def _without_times(**given: Any) -> list[str]:
 
 
 command.add_command(ladder)
+command.add_command(precision)

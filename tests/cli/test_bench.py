@@ -680,3 +680,25 @@ def test_one_line_for_wrong_words_of_a_ladder(words, complaint, capsys):
     assert exit_of("bench", "ladder", *words, "--device", "emulator") == 2
     err = capsys.readouterr().err
     assert complaint in err and err.count("\n") == 1
+
+
+def test_dtypes_are_compared_in_one_table(capsys):
+    assert exit_of("bench", "precision", "swiglu:fused", "--sizes", "2x64", "--device", "emulator") == 0
+    out = capsys.readouterr().out
+    assert all(f"\n{dtype} " in out for dtype in ("f32", "f16", "bf16")) and "nothing was timed" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["saxpy"], "no option 'dtype'"),
+        (["swiglu", "--values", "f64"], "no value 'f64'"),
+        (["swiglu", "--option", "dtype=f16"], "give --values f16"),
+        (["swiglu", "--sizes", "2x64,4x64"], "bench ladder compares sizes"),
+        (["swiglu:fuesd"], "did you mean 'fused'"),
+    ],
+)
+def test_one_line_for_wrong_words_of_a_precision(words, complaint, capsys):
+    assert exit_of("bench", "precision", *words, "--device", "emulator") == 2
+    err = capsys.readouterr().err
+    assert complaint in err and err.count("\n") == 1

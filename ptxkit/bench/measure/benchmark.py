@@ -38,6 +38,7 @@ from ptxkit.workload.resolve import target_for, unavailable
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers.base import Peer
+    from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
@@ -177,7 +178,7 @@ class Benchmark:
         measured = session.measure(candidates, say)
         if self.counts and not device.lost:
             measured = self._with_counts(workload, measured, say)
-        case = self._result(workload, [*measured, *self._rows], inputs_hash)
+        case = case_result(workload, [*measured, *self._rows], device, self.seed, inputs_hash)
         case = replace(case, conditions=session.conditions())
         if any(row.cold or row.hot for row in measured) and not device.lost:
             case = with_figures(case, self._roofs(plans, say))
@@ -250,7 +251,8 @@ class Benchmark:
                     raise
                 row = row.failed(error)
             self._rows.append(row)
-        return self._result(workload, self._rows, arrays_sha256(case.inputs) if self.recorded else "")
+        inputs_hash = arrays_sha256(case.inputs) if self.recorded else ""
+        return case_result(workload, self._rows, self.device, self.seed, inputs_hash)
 
     def _emulated(self, plan: Plan, case: execute.Case, variant: Variant) -> Row:
         explicit = self.strict and bool(plan.variants)
@@ -299,27 +301,6 @@ class Benchmark:
         """The name of the given target, that of the device, or the default target of most variants."""
         return (self.target or self.device.target or target_for(self._variants(plan)[0], None)).name
 
-    def _result(self, workload: Workload, rows: Sequence[Row], inputs_hash: str) -> CaseResult:
-        work = workload.work()
-        order = list(workload.variants())
-        footprint = workload.bytes_needed()
-        l2_bytes = self.device.l2_bytes if is_timed(self.device) else 0
-        return CaseResult(
-            kernel=workload.name,
-            sizes=workload.sizes,
-            options=workload.options,
-            flops=work.flops,
-            bytes=work.bytes,
-            unit=work.unit,
-            footprint_bytes=footprint,
-            lives_in="L2" if footprint <= l2_bytes else "DRAM",
-            seed=self.seed,
-            inputs_sha256=inputs_hash,
-            description=description_of(type(workload)),
-            executed_flops=work.executed_flops,
-            rows=sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0)),
-        )
-
     def _stuck(self, name: str) -> None:
         """Called by the watchdog's thread: a variant is stuck in a call that no signal ends."""
         assert self._case is not None
@@ -340,7 +321,37 @@ class Benchmark:
             else finished.get(variant.name) or Row(variant.name, skipped=f"not run: {name} did not end")
             for variant in self._variants(plan)
         ]
-        self.stuck(replace(self._results, cases=(*self._results.cases, self._result(workload, rows, "")), partial=True))
+        case = case_result(workload, rows, self.device, self.seed)
+        self.stuck(replace(self._results, cases=(*self._results.cases, case), partial=True))
+
+
+def case_result(
+    workload: Workload, rows: Sequence[Row], device: Device, seed: int, inputs_hash: str = ""
+) -> CaseResult:
+    """A case with the rows of its candidates, variants first, in the order of the description.
+
+    Args:
+        seed: of the inputs. inputs_hash: SHA-256 of them, or "".
+    """
+    work = workload.work()
+    order = list(workload.variants())
+    footprint = workload.bytes_needed()
+    l2_bytes = device.l2_bytes if is_timed(device) else 0
+    return CaseResult(
+        kernel=workload.name,
+        sizes=workload.sizes,
+        options=workload.options,
+        flops=work.flops,
+        bytes=work.bytes,
+        unit=work.unit,
+        footprint_bytes=footprint,
+        lives_in="L2" if footprint <= l2_bytes else "DRAM",
+        seed=seed,
+        inputs_sha256=inputs_hash,
+        description=description_of(type(workload)),
+        executed_flops=work.executed_flops,
+        rows=sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0)),
+    )
 
 
 def cannot_run(case: CaseResult) -> str | None:

@@ -59,14 +59,23 @@ def accuracy_table(case: CaseResult) -> Table | None:
     return _table(f"{case.key}: accuracy", rows, columns, ())
 
 
+def error_points(accuracy: Accuracy | None, kind: str, points: Sequence[str] = SHOWN) -> list[float | None]:
+    """Percentiles of the errors, of the worst output each, then the largest error of all; None for unknown ones.
+
+    Args:
+        kind: ``"abs"``, ``"rel"`` or ``"ulp"``. points: the percentiles, ``("50", "99.9")``.
+    """
+    if accuracy is None:
+        return [None] * (len(points) + 1)
+    known = [output[kind] for output in accuracy.percentiles.values() if kind in output]
+    found = [max((p.get(point, 0.0) for p in known), default=None) for point in points]
+    return [*found, {"abs": accuracy.max_abs, "rel": accuracy.max_rel, "ulp": accuracy.max_ulp}[kind]]
+
+
 def _errors(accuracy: Accuracy | None, kind: str) -> str:
-    """The worst output's percentiles, then the largest error of all."""
     if accuracy is None:
         return "-"
-    percentiles = [output[kind] for output in accuracy.percentiles.values() if kind in output]
-    found = [max((p.get(point, 0.0) for p in percentiles), default=None) for point in SHOWN]
-    largest = {"abs": accuracy.max_abs, "rel": accuracy.max_rel, "ulp": accuracy.max_ulp}[kind]
-    return " / ".join(optional(value, ".2g") for value in (*found, largest))
+    return " / ".join(optional(value, ".2g") for value in error_points(accuracy, kind))
 
 
 def _table(title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str]) -> Table:
