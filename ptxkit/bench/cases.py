@@ -42,7 +42,7 @@ def plans(
     """The cases that the arguments of a command name.
 
     Args:
-        words: ``KERNEL`` or ``KERNEL:VARIANT``, a description file in place of the name; none means every bundled kernel.
+        words: ``KERNEL`` or ``KERNEL:VARIANT``, a pattern or a description file in place of the name; none means every kernel.
         sizes: sizes of each kernel instead of those in the descriptions.
         options: option -> value, for the kernels that have the option.
         small: use the emulator's sizes if none are given.
@@ -52,7 +52,7 @@ def plans(
     """
     chosen: dict[type[Workload], list[str]] = {}
     whole: set[type[Workload]] = set()  # named without a variant, at least once
-    for word in words or registry.names():
+    for word in registry.selected(words):
         name, colon, variant = word.partition(":")
         kernel = registry.find(name)
         wanted = chosen.setdefault(kernel, [])

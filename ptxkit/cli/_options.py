@@ -60,6 +60,9 @@ device_option = click.option(
 arch_option = click.option(
     "--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own."
 )
+group_option = click.option(
+    "--group", metavar="GROUP", help="Take only the kernels of this group (ptxkit list --groups), such as attention."
+)
 seed_option = click.option(
     "--seed",
     type=WholeNumber(min=0),

@@ -24,6 +24,7 @@ from ptxkit.cli._kernel import kernel_argument, peer_list
 from ptxkit.cli._options import (
     arch_option,
     device_option,
+    group_option,
     kernel_option,
     max_instructions_option,
     parse_arch,
@@ -76,7 +77,7 @@ def list_(kind: Any, as_json: bool) -> int:
 
 
 RUN_HEADINGS = {
-    "Kernels": ("--sizes", "--option", "--tile", "--seed"),
+    "Kernels": ("--group", "--sizes", "--option", "--tile", "--seed"),
     "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget", "--profile"),
     "Counts in the emulator": ("--no-counts", "--max-instructions"),
     "Output": ("--format", "--json"),
@@ -86,6 +87,7 @@ RUN_HEADINGS = {
 
 @command.command("run", cls=HeadedCommand, headings=RUN_HEADINGS)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_argument)
+@group_option
 @sizes_option
 @kernel_option
 @tile_option
@@ -114,6 +116,7 @@ RUN_HEADINGS = {
 )
 def run(
     kernels: tuple[str, ...],
+    group: str | None,
     sizes: str | None,
     options: tuple[str, ...],
     tiles: tuple[str, ...],
@@ -133,7 +136,8 @@ def run(
 ) -> int:
     """Measure kernels and their peers.
 
-    KERNEL: a name, NAME:VARIANT or a description file; without one, all bundled kernels are measured.
+    KERNEL: a name, NAME:VARIANT, a pattern such as 'attention*' or a description file; without one, all kernels are measured,
+    or all of --group.
 
     On a GPU, variants and peers are timed cold and hot with interleaved samples, and verified before and after. The emulator
     has no times; there the memory traffic and the arithmetic intensity of every variant are counted, and --check compares
@@ -156,6 +160,7 @@ def run(
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
     from ptxkit.runtime.registry import AUTO
+    from ptxkit.workload import registry
 
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
     given_options, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
@@ -168,6 +173,7 @@ def run(
         find(profile)  # a missing profiler is reported now rather than after minutes of measuring
     expected = Expectations(device, target, check=check, update=update_expectations)
     with stdout_set_aside():
+        kernels = registry.selected(kernels, group) if group is not None else kernels
         if expected.of_counts and check and not (kernels or update_expectations or wanted_sizes or given_options):
             chosen = recorded_plans(expected.loaded)
         else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ptxkit.cli._kernel import kernel_argument
+from ptxkit.cli._options import group_option
 from ptxkit.cli._output import stdout_set_aside
 
 if TYPE_CHECKING:
@@ -15,20 +17,46 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("kernels", nargs=-1, shell_complete=kernel_argument, metavar="[KERNEL]...")
+@group_option
+@click.option(
+    "--requires",
+    metavar="NAME",
+    help="Show only variants that require this feature or target, such as wgmma or sm_90a, or a feature that needs the target.",
+)
+@click.option("--groups", "only_groups", is_flag=True, help="Show the groups and the names of their kernels, nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def command(kernels: tuple[str, ...], as_json: bool) -> None:
+def command(
+    kernels: tuple[str, ...], group: str | None, requires: str | None, only_groups: bool, as_json: bool
+) -> None:
     """Show kernels, their sizes and their variants.
 
     The list has the default sizes, and the target or features that each variant requires.
 
-    KERNEL: show only these; each is a name or a description file. Without one, all kernels are shown.
+    KERNEL: show only these; each is a name, a pattern such as 'attention*', or a description file. Without one, all kernels
+    are shown. A group is a family of kernels, such as attention or gemm.
     """
     from ptxkit.cli._kernel import find_kernel
     from ptxkit.cli._text import print_json
+    from ptxkit.errors import UsageError
+    from ptxkit.targets import rule_of
     from ptxkit.workload import registry
 
+    if requires is not None:
+        rule_of(requires)  # an unknown name is refused even where no kernel is left
     with stdout_set_aside():
-        described = [describe(find_kernel(name)) for name in (kernels or registry.names())]
+        described = [describe(find_kernel(name)) for name in registry.selected(kernels, group)]
+    if requires is not None:
+        for kernel in described:
+            kernel["variants"] = [v for v in kernel["variants"] if needs(v["requires"], requires)]
+        described = [kernel for kernel in described if kernel["variants"]]
+        if not described:
+            raise UsageError(f"no variant of these kernels requires {requires}")
+    if only_groups:
+        found: dict[str, list[str]] = {}
+        for kernel in described:
+            found.setdefault(kernel["group"], []).append(kernel["name"])
+        print_groups(found, as_json)
+        return
     if as_json:
         print_json({"schema": "ptxkit.list/1", "kernels": described})
         return
@@ -38,11 +66,34 @@ def command(kernels: tuple[str, ...], as_json: bool) -> None:
         click.echo(text(kernel))
 
 
+def needs(requirements: Sequence[str], name: str) -> bool:
+    """Whether a variant requires a feature or target by name, or a feature that exists on the target of that name."""
+    from ptxkit.targets import rule_of
+
+    return name in requirements or any(name in rule_of(requirement) for requirement in requirements)
+
+
+def print_groups(groups: dict[str, list[str]], as_json: bool) -> None:
+    """Print groups with the names of their kernels."""
+    from ptxkit.cli._text import print_json, terminal_width
+    from ptxkit.columns import hanging
+
+    if as_json:
+        print_json({"schema": "ptxkit.list/1", "groups": groups})
+        return
+    width = max(map(len, groups))
+    for group in sorted(groups):
+        click.echo(hanging(f"{group:<{width}}  {' '.join(groups[group])}", width + 2, terminal_width()))
+
+
 def describe(workload: type[Workload]) -> dict[str, Any]:
     """A kernel as JSON values."""
+    from ptxkit.workload import registry
+
     made = workload()
     return {
         "name": workload.name,
+        "group": registry.group_of(workload),
         "summary": summary(workload),
         "source": workload.source,
         "sizes": made.sizes,

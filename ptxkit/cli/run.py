@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +21,7 @@ from ptxkit.cli._options import (
     emulator_changes,
     emulator_options,
     emulator_settings,
+    group_option,
     kernel_option,
     parse_arch,
     parse_pairs,
@@ -29,10 +31,13 @@ from ptxkit.cli._options import (
 )
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
-from ptxkit.exit_codes import ExitCode
+from ptxkit.errors import FaultError, PtxkitError, UsageError, shortened
+from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
+    from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
     from ptxkit.workload.workload import Workload
 
 SET_TOLERANCE = (
@@ -42,7 +47,7 @@ SET_TOLERANCE = (
 
 
 HEADINGS = {
-    "Kernel": ("--variant", "--tile", "--option", "--seed"),
+    "Kernel": ("--group", "--variant", "--tile", "--option", "--seed"),
     "Device": ("--device", "--arch"),
     "Checks in the emulator": EMULATOR_CHECKS,
     "Limits": ("--timeout", "--max-instructions"),
@@ -56,11 +61,12 @@ HEADINGS = {
     headings=HEADINGS,
     context_settings={"ignore_unknown_options": True},  # so that -5 is parsed as a size and refused there
 )
-@click.argument("kernel", shell_complete=kernel_argument)
+@click.argument("kernel", required=False, shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]... [ITERATIONS]")
 @click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Run only this variant; may be given several times."
 )
+@group_option
 @device_option
 @arch_option
 @seed_option
@@ -77,9 +83,10 @@ HEADINGS = {
 @click.option("--dry-run", is_flag=True, help="Show what would be launched without running it.")
 @file_options
 def command(
-    kernel: str,
+    kernel: str | None,
     numbers: tuple[str, ...],
     variants: tuple[str, ...],
+    group: str | None,
     device_kind: str,
     arch: str | None,
     seed: int,
@@ -96,13 +103,12 @@ def command(
 
     KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file without a description, such as
     ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]. A source file alone lists its kernels; with --arg, --grid and --block, one of them runs.
+    A pattern such as 'attention*', or --group, runs several kernels at their default sizes.
     SIZE: the kernel's sizes, all of them or none. ITERATIONS, after the sizes: the number of timed samples; without it,
     sampling ends after a short time budget.
     """
-    from ptxkit.cli import _run_text
-    from ptxkit.cli._text import print_json
-
-    refuse_options(numbers)
+    if kernel is not None:
+        refuse_options((kernel, *numbers))
     settings = emulator_changes(given)
     of_source_file = FileOptions.of(given)
     target = parse_arch(arch)
@@ -111,7 +117,9 @@ def command(
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating
 
-    if names_source_file(kernel):
+    if kernel is None and group is None:
+        raise click.UsageError("missing argument 'KERNEL'", click.get_current_context())
+    if kernel is not None and group is None and names_source_file(kernel):
         refuse_described({"--variant": variants, "--tile": tiles, "--option": options})
         device = open_device(device_kind)
         limit = TimeLimit(timeout, None if is_emulating(device) else partial(end_stuck, device.name))
@@ -119,51 +127,148 @@ def command(
             return run_file(
                 kernel, numbers, of_source_file, device, target, seed=seed, as_json=as_json, dry_run=dry_run, limit=limit
             )
-    of_source_file.refuse(kernel)
+    of_source_file.refuse(kernel or f"--group {group}")
     held_tile = parse_pairs(tiles, "--tile")
     held_options = parse_pairs(options, "--option")
+    from ptxkit.workload import registry
+
+    words = () if kernel is None else (kernel,)
+    if group is not None and kernel is not None and kernel.isdecimal():
+        raise UsageError("sizes are given with one kernel; --group runs several, at their default sizes")
     with stdout_set_aside():
-        workload_class = find_kernel(kernel)
-        sizes, iterations = split_numbers(workload_class, numbers)
-        for name in variants:
-            workload_class.variant(name)
-
-    from ptxkit.bench.measure.run import Run
-
+        several = group is not None or any(map(registry.is_pattern, words))
+        names = registry.selected(words, group) if several else words
     device = open_device(device_kind)
-    changed = emulator_settings(device, settings)
-    with stdout_set_aside():
-        workload = workload_class.make(sizes, held_options, small=is_emulating(device))
-    real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is redirected
+    how = Described(device, target, variants, held_tile, held_options, seed, timeout, as_json, dry_run, settings)
+    return run_several(names, numbers, how) if several else how.run(names[0], numbers)
 
-    def stuck(report: Results) -> None:
-        os.dup2(real_stdout, 1)
-        sys.stdout = sys.__stdout__ or sys.stdout
-        show(report, as_json)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        leave(int(report.cases[0].exit_code))
 
-    measured = Run(
-        workload,
-        device,
-        variants=variants,
-        target=target,
-        tile=held_tile,
-        seed=seed,
-        iterations=iterations,
-        timeout_s=timeout,
-        stuck=stuck,
-    )
-    if dry_run:
+@dataclass(frozen=True)
+class Described:
+    """How a kernel with a description is run.
+
+    Attributes:
+        device, target, variants, tile, options, seed, timeout_s: see :class:`ptxkit.bench.measure.run.Run`.
+        as_json, dry_run: the options of the command. settings: those of the emulator that options change.
+    """
+
+    device: Device
+    target: Target | None
+    variants: tuple[str, ...]
+    tile: dict[str, str]
+    options: dict[str, str]
+    seed: int
+    timeout_s: float | None
+    as_json: bool
+    dry_run: bool
+    settings: dict[str, Any]
+
+    def run(self, kernel: str, numbers: Sequence[str] = (), printed: Callable[[Any], None] | None = None) -> int:
+        """Run the variants of a kernel, print the report and return the exit code.
+
+        Args:
+            numbers: sizes and ITERATIONS. printed: takes the JSON value where it is not printed.
+        """
+        from ptxkit.bench.measure.run import Run
+        from ptxkit.cli import _run_text
+        from ptxkit.cli._text import print_json
+        from ptxkit.runtime.device import is_emulating
+
         with stdout_set_aside():
-            plan = measured.launches()
-        print_json(plan) if as_json else click.echo(_run_text.plan_text(plan))
-        return 0
-    with changed, stdout_set_aside(), _run_text.progress() as say:
-        report = measured.run(say)
-    show(report, as_json)
-    return report.cases[0].exit_code
+            workload_class = find_kernel(kernel)
+            sizes, iterations = split_numbers(workload_class, numbers)
+            for name in self.variants:
+                workload_class.variant(name)
+        changed = emulator_settings(self.device, self.settings)
+        with stdout_set_aside():
+            workload = workload_class.make(sizes, self.options, small=is_emulating(self.device))
+        real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is redirected
+
+        def stuck(report: Results) -> None:
+            os.dup2(real_stdout, 1)
+            sys.stdout = sys.__stdout__ or sys.stdout
+            show(report, self.as_json)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            leave(int(report.cases[0].exit_code))
+
+        measured = Run(
+            workload,
+            self.device,
+            variants=self.variants,
+            target=self.target,
+            tile=self.tile,
+            seed=self.seed,
+            iterations=iterations,
+            timeout_s=self.timeout_s,
+            stuck=stuck,
+        )
+        if self.dry_run:
+            with stdout_set_aside():
+                plan = measured.launches()
+            if self.as_json:
+                (printed or print_json)(plan)
+            else:
+                click.echo(_run_text.plan_text(plan))
+            return 0
+        with changed, stdout_set_aside(), _run_text.progress() as say:
+            report = measured.run(say)
+        show(report, self.as_json, printed)
+        return report.cases[0].exit_code
+
+
+def run_several(names: Sequence[str], numbers: Sequence[str], how: Described) -> int:
+    """Run kernels one after another at their default sizes, and return the most severe exit code.
+
+    Variants, tile parameters and options apply to the kernels that have them. A kernel that cannot run here, because of a
+    package or the target, is reported and changes the exit code only if no kernel can.
+
+    Raises:
+        UsageError: sizes are given, or no kernel has a given variant, tile parameter or option.
+    """
+    from ptxkit.cli._text import print_json, to_stderr
+
+    if numbers:
+        raise UsageError(f"sizes are given with one kernel; these are {len(names)}: {shortened(', '.join(names))}")
+    with stdout_set_aside():
+        plans = [_applying(find_kernel(name), how) for name in names]
+    _refuse_unused("variant", how.variants, [of.variants for of in plans])
+    _refuse_unused("tile parameter", how.tile, [of.tile for of in plans])
+    _refuse_unused("option", how.options, [of.options for of in plans])
+    values: list[Any] = []
+    codes: list[int] = []
+    for name, of in zip(names, plans, strict=True):
+        if how.variants and not of.variants:
+            continue
+        if codes and not how.as_json:
+            click.echo()
+        try:
+            codes.append(of.run(name, printed=values.append))
+        except PtxkitError as error:
+            if isinstance(error, FaultError):
+                raise
+            to_stderr(f"error: {name}: {error}", fg="red")
+            codes.append(int(error.exit_code))
+    if how.as_json:
+        print_json({"schema": "ptxkit.runs/1", "runs": values})
+    elsewhere = (ExitCode.UNAVAILABLE, ExitCode.NOTHING_VERIFIED)
+    here = [code for code in codes if code not in elsewhere]
+    return most_severe(here or codes)
+
+
+def _applying(kernel: type[Workload], how: Described) -> Described:
+    """What of the given variants, tile parameters and options a kernel has."""
+    variants = tuple(name for name in how.variants if name in kernel.variants())
+    meant = [v for name, v in kernel.variants().items() if not variants or name in variants]
+    tile = {name: value for name, value in how.tile.items() if any(name in v.tile for v in meant)}
+    options = {name: value for name, value in how.options.items() if name in kernel.option_types()}
+    return replace(how, variants=variants, tile=tile, options=options)
+
+
+def _refuse_unused(what: str, given: Iterable[str], used: Sequence[Iterable[str]]) -> None:
+    for name in given:
+        if not any(name in names for names in used):
+            raise UsageError(f"none of these kernels has the {what} {name!r}")
 
 
 def end_stuck(device: str, what: str) -> NoReturn:
@@ -174,14 +279,14 @@ def end_stuck(device: str, what: str) -> NoReturn:
     leave(int(ExitCode.TIME_LIMIT))
 
 
-def show(report: Results, as_json: bool) -> None:
-    """Print results as JSON or text on stdout, and failures on stderr."""
+def show(report: Results, as_json: bool, printed: Callable[[Any], None] | None = None) -> None:
+    """Print results as JSON or text on stdout, and failures on stderr; ``printed`` takes the JSON value where it is given."""
     from ptxkit.bench.report.run_json import run_json
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
 
     if as_json:
-        print_json(run_json(report))
+        (printed or print_json)(run_json(report))
     else:
         click.echo(_run_text.report_text(report))
     complain(report)

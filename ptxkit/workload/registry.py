@@ -7,11 +7,13 @@ each class or module that a package offers under the entry point group ``ptxkit.
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import functools
 import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -66,6 +68,64 @@ def find(name: str) -> type[Workload]:
         UsageError, DescriptionError: see :func:`get` and :func:`load_file`.
     """
     return load_file(name) if name.endswith(".py") else get(name)
+
+
+def group_of(kernel: type[Workload]) -> str:
+    """The group of a kernel: the folder of the catalogue that holds its description, or the package that offers it.
+
+    Kernels directly in the catalogue are in the group ``"other"``, and descriptions in files of a user in the group ``"file"``.
+    """
+    parts = kernel.__module__.split(".")
+    catalogue = CATALOGUE.split(".")
+    if parts[: len(catalogue)] == catalogue:
+        return parts[len(catalogue)] if len(parts) > len(catalogue) + 1 else "other"
+    if parts[0].startswith(FILE_MODULE):
+        return "file"
+    return parts[1] if parts[0] == catalogue[0] and len(parts) > 1 else parts[0]
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """Group -> the names of its kernels; both sorted.
+
+    Raises:
+        DescriptionError: see :func:`names`.
+    """
+    found: dict[str, list[str]] = {}
+    for name in names():
+        found.setdefault(group_of(get(name)), []).append(name)
+    return {group: tuple(found[group]) for group in sorted(found)}
+
+
+def is_pattern(word: str) -> bool:
+    """Whether a word of a command line is a pattern of names, such as ``attention*``, rather than a name or a file."""
+    return bool(set(word) & set("*?[")) and "/" not in word and not word.endswith((".py", ".cu", ".ptx"))
+
+
+def selected(words: Iterable[str] = (), group: str | None = None) -> tuple[str, ...]:
+    """The kernels that words name: names and files stay, a pattern stands for every name that it matches.
+
+    Args:
+        words: names, files, or patterns of the shell (``*``, ``?``, ``[ab]``), each perhaps with ``:VARIANT``; none for all.
+        group: keep only kernels of this group.
+
+    Raises:
+        UsageError: a pattern matches no name, there is no such group, or nothing is left of what the words name.
+    """
+    known = None if group is None else groups()
+    if known is not None and group not in known:
+        raise UsageError(f"there is no group {group!r}; groups are {', '.join(known)}")
+    given = tuple(words)
+    found: list[str] = []
+    for word in given or (names() if known is None else known[str(group)]):
+        name, colon, variant = word.partition(":")
+        matches = fnmatch.filter(names(), name) if is_pattern(word) else [name]
+        if not matches:
+            raise UsageError(f"no kernel matches {name!r}; {suggestion(name.strip('*?'), names())}")
+        found += [f"{match}{colon}{variant}" for match in matches]
+    kept = [word for word in dict.fromkeys(found) if group is None or group_of(find(word.partition(":")[0])) == group]
+    if not kept:
+        raise UsageError(f"none of {', '.join(given)} is in the group {group}, which has {', '.join(known[str(group)])}")  # type: ignore[index]
+    return tuple(kept)
 
 
 def is_bundled(workload: Workload) -> bool:
