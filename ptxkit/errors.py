@@ -128,7 +128,8 @@ class InstructionLimitError(FaultError):
 
 
 class RaceError(FaultError):
-    """Conflicting accesses to shared memory without synchronisation between them; ``hazards`` has one entry per pair."""
+    """Conflicting accesses to shared memory without synchronisation between them, or to global memory by launches on different
+    streams; ``hazards`` has one entry per pair."""
 
     def __init__(self, message: str, hazards: tuple[object, ...] = ()) -> None:
         super().__init__(message)

@@ -197,7 +197,7 @@ def host_cost() -> list[tuple[str, str]]:
     prepared = module["saxpy"].prepare(np.float32(2), x, x, np.int32(32), grid=1, block=32)
     kernel = ObjectCode.from_cubin(module.image.cubin).get_kernel("saxpy")
     config = LaunchConfig(grid=1, block=32)
-    stream = gpu.stream  # type: ignore[attr-defined]
+    stream = gpu.own_stream  # type: ignore[attr-defined]
     args = (np.float32(2), x.address, x.address, np.int32(32))
     function = cu.CUfunction(module["saxpy"].handle.value)
     raw = cu.CUstream(gpu.stream_handle)  # type: ignore[attr-defined]

@@ -43,7 +43,7 @@ def documented_roofline(
     arch: str | None,
     gpu_name: str | None,
     sizes: str | None,
-    options: Sequence[str],
+    options: tuple[str, ...],
     kind: Any,
     as_json: bool,
 ) -> int:

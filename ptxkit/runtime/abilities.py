@@ -160,6 +160,14 @@ class Device(Encoder, Protocol):
             FaultError: a kernel failed.
         """
 
+    def stream(self, name: str = "") -> Any:
+        """A new stream for ``stream=`` of launches. ``record()`` gives an event, ``wait(event)`` puts later launches after it,
+        and ``sync()`` makes the host wait. ``name`` appears in messages of the emulator.
+        """
+
+    def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
+        """What ``launches`` launches on the device's own stream, as a graph: a callable that launches all of it once."""
+
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
         """Time ``samples`` calls of ``launch``, each with none of its data in the L2 cache; or count one call."""
 
@@ -217,9 +225,6 @@ class TimedDevice(Device, Protocol):
 
     def sensors(self) -> Sensors:
         """The current clocks, power and temperature."""
-
-    def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """What ``launches`` queues, as a graph: a callable that launches it once."""
 
     def time_back_to_back(self, launch: Callable[[], None], samples: int) -> list[float]:
         """Device time of each of ``samples`` calls one after another, in microseconds."""

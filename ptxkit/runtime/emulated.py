@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import numpy as np
 from ptxkit.arguments import CALLABLE, NOTHING, TEXT, takes, whole
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.emulator import Counters, LineCounters, Machine
+from ptxkit.emulator.memory.footprint import WRITE
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.tma import tensor_map
 from ptxkit.errors import LaunchError, UnavailableError, UsageError
@@ -19,6 +21,7 @@ from ptxkit.isa.parser import parse
 from ptxkit.runtime.abilities import IMAGE, TARGET, Measurement
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
+from ptxkit.runtime.emulated_streams import Stream, StreamOrder
 from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
@@ -68,6 +71,8 @@ class EmulatedDevice(MakesArrays, HasSettings):
         self.counters = Counters()
         self._lines: dict[tuple[str, int], Counters] = {}
         self._modules: dict[str, LoadedModule] = {}
+        self._order = StreamOrder()
+        self._graphs = threading.local()  # of each thread: the launches of the graph that it captures, or None
 
     @property
     def lines(self) -> tuple[LineCounters, ...]:
@@ -100,24 +105,35 @@ class EmulatedDevice(MakesArrays, HasSettings):
         self.machine.free(address)
 
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy to the device."""
+        """Copy to the device, after everything that was launched."""
+        self.synchronize()
         self.machine.write(address, data)
 
     def read(self, address: int, out: np.ndarray[Any, Any]) -> None:
-        """Copy from the device."""
+        """Copy from the device, after everything that was launched."""
+        self.synchronize()
         out.reshape(-1).view(np.uint8)[:] = self.machine.view(address, out.nbytes)
 
     def host_view(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
         """The emulated memory as bytes; the host may write it, so that the initialisation check regards it as written."""
+        self.synchronize()
         return self.machine.share(address, nbytes)
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte."""
+        """Set every byte, on the device's own stream."""
         self.machine.fill(address, nbytes, value)
+        self._filled(address, nbytes)
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte, and have the initialisation check treat the memory as never written."""
+        """Set every byte on the device's own stream, and have the initialisation check treat the memory as never written."""
         self.machine.poison(address, nbytes, value)
+        self._filled(address, nbytes)
+
+    def _filled(self, address: int, nbytes: int) -> None:
+        footprint = self._order.footprint(self.current_settings.racecheck)
+        if footprint is not None:
+            footprint.runs(self.machine.memory, np.array([address], np.uint64), nbytes, WRITE)
+        self._order.launched(self._order.own, "a fill", footprint)
 
     def undefined_bytes(self, address: int, nbytes: int) -> str:
         """The bytes to which launches have copied uninitialised ones, such as the padding of a structure."""
@@ -192,21 +208,26 @@ class EmulatedDevice(MakesArrays, HasSettings):
         once: bool = False,
         settings: EmulatorSettings | None = None,
     ) -> Callable[[], None]:
-        """A callable that executes the launch to its end, with ``settings`` or with those in force when it is called."""
+        """A callable that executes the launch to its end, with ``settings`` or with those in force when it is called.
+
+        Raises:
+            LaunchError: ``stream`` is no stream of this device. UsageError: ``settings`` are none.
+        """
         if settings is not None and not isinstance(settings, EmulatorSettings):
             raise UsageError(
                 f"{kernel.readable}: settings= is an EmulatorSettings, not {settings!r}; "
                 "write ptxkit.EmulatorSettings(racecheck=...)"
             )
-        if stream is not None:
-            raise LaunchError(f"{kernel.readable}: the emulator has no streams; leave stream out")
+        chosen = self._order.of(stream, kernel.readable)
         program: Program = kernel.handle
         layout = program.bind(kernel.name).layout  # unsupported forms are an error now
         resources = launch_resources(kernel, geometry, program.module.text, layout.shared_bytes)
         check_resources(kernel, geometry, resources, program.module.version)
         params = bytes(bound.buffer)
 
-        def fire() -> None:
+        def run() -> None:
+            current = settings or self.current_settings
+            footprint = self._order.footprint(current.racecheck)
             result = program.launch(
                 kernel.name,
                 params,
@@ -217,18 +238,78 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 cooperative=geometry.cooperative,
                 registers=resources.registers,
                 static_shared=resources.shared_bytes,
-                settings=settings or self.current_settings,
+                settings=current,
+                footprint=footprint,
             )
             if result.counters is not None:
                 self.counters += result.counters
                 for found in result.lines:
                     place = found.file, found.line
                     self._lines[place] = self._lines.get(place, Counters()) + found.counters
+            self._order.launched(chosen, kernel.readable, footprint)
+
+        def fire() -> None:
+            captured = self._captured
+            if captured is None:
+                run()
+            elif chosen is not self._order.own:
+                raise LaunchError(f"{kernel.readable}: a graph is captured on the device's own stream; leave stream out")
+            else:
+                captured.append(run)
 
         return fire
 
+    # -- streams and graphs --------------------------------------------------------------------------------------------
+
+    @takes(name=TEXT)
+    def stream(self, name: str = "") -> Stream:
+        """A new stream for ``stream=`` of launches; see :class:`ptxkit.runtime.emulated_streams.Stream`.
+
+        Args:
+            name: for messages.
+        """
+        return self._order.make(name)
+
+    @takes(launches=CALLABLE)
+    def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
+        """What ``launches`` launches on the device's own stream, as a graph: a callable that executes all of it, in order.
+
+        Nothing is executed while the graph is captured.
+
+        Raises:
+            LaunchError: a launch on another stream, a copy or a synchronisation, which a graph cannot hold, or no launch.
+        """
+        if self._captured is not None:
+            raise LaunchError("a graph is being captured; one inside of it cannot be captured")
+        captured = self._graphs.captured = list[Callable[[], None]]()
+        try:
+            launches()
+        finally:
+            self._graphs.captured = None
+        if not captured:
+            raise LaunchError("the graph is empty: nothing was launched while it was captured")
+        steps = tuple(captured)
+
+        def replay() -> None:
+            for step in steps:
+                step()
+
+        return replay
+
+    @property
+    def _captured(self) -> list[Callable[[], None]] | None:
+        found: list[Callable[[], None]] | None = getattr(self._graphs, "captured", None)
+        return found
+
     def synchronize(self) -> None:
-        """Nothing to wait for: a launch returns when it is done."""
+        """Wait for everything launched, on every stream: launches return when they are done, and later ones come after them.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
+        if self._captured is not None:
+            raise LaunchError("a graph holds launches only; copy and synchronize before it is captured, or after it has run")
+        self._order.synchronized()
 
     def reset_counters(self) -> None:
         """Start counting at 0."""

@@ -155,7 +155,7 @@ class Kernel:
             grid, block, cluster: an int or (x, y, z); grid and block must be given.
             shared: dynamic shared memory in bytes.
             cooperative: all CTAs are resident at the same time.
-            stream: an object with ``__cuda_stream__``; None takes the device's own.
+            stream: of ``device.stream()``, or on a GPU any object with ``__cuda_stream__``; None takes the device's own.
             settings: all settings of this launch, in the emulator; None takes those in force when it is launched
                 (:meth:`ptxkit.runtime.emulated.EmulatedDevice.settings`).
 

@@ -123,8 +123,8 @@ def test_what_kernels_print_can_be_redirected(emulator):
     assert "".join(said) == "n is 7\n"
 
 
-def test_the_emulator_has_no_streams(emulator):
-    with pytest.raises(LaunchError, match="say: the emulator has no streams"):
+def test_the_emulator_takes_its_own_streams_only(emulator):
+    with pytest.raises(LaunchError, match=r"say: stream= is a stream of this device in the emulator, not 0; .*device.stream"):
         ptxkit.compile(SOURCE, device=emulator)["say"](7, grid=1, block=1, stream=0)
 
 

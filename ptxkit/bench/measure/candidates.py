@@ -121,7 +121,7 @@ class VariantCandidate:
             for which in order:
                 self.launch(which)
 
-        return self.sets.device.graph(calls)  # type: ignore[attr-defined,no-any-return]  # of GPUs alone
+        return self.sets.device.graph(calls)
 
     def restart(self) -> None:
         """See :class:`Candidate`."""

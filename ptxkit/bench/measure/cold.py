@@ -43,7 +43,7 @@ class Unverified:
             for which in order:
                 self.prepared[which].launch()
 
-        return self.sets.device.graph(calls)  # type: ignore[attr-defined,no-any-return]  # of GPUs alone
+        return self.sets.device.graph(calls)
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
         """No comparison."""

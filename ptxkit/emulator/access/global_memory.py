@@ -8,6 +8,7 @@ from ptxkit.emulator.access.site import Loaded, Site
 from ptxkit.emulator.arrays import Addresses, Lanes, Mask, Shape
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.footprint import ATOMIC, READ, WRITE, Footprint
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import sectors
 from ptxkit.emulator.simt.state import MemoryState
@@ -18,6 +19,7 @@ class GlobalSite(Site):
     """Global and constant memory, and kernel parameters by address."""
 
     space = "global"
+    atomic = False  # set for the sites of atomics
 
     def locate(self, x: Group, base: Addresses, mask: Mask | None) -> tuple[Allocation, int, Pattern]:
         """The allocation that holds every address, the element index of the lowest, and the pattern.
@@ -33,7 +35,22 @@ class GlobalSite(Site):
         if a is None or origin + p.high + self.size > a.base + a.nbytes or (p.bits | origin) & (self.size - 1):
             self._explain(x, base, memory)
             raise LookupError  # the addresses are valid, but lie in several allocations
-        return a, (low - a.base) >> self.shift, p
+        start = (low - a.base) >> self.shift
+        if (footprint := x.wave.launch.footprint) is not None:
+            self._mark(footprint, a, start, p, mask)
+        return a, start, p
+
+    @property
+    def kind(self) -> str:
+        """What an access does to memory, for the comparison of launches: strong accesses are like atomics."""
+        return ATOMIC if self.atomic or self.ordering else WRITE if self.write else READ
+
+    def _mark(self, footprint: Footprint, a: Allocation, start: int, p: Pattern, mask: Mask | None) -> None:
+        if p.contiguous:
+            footprint.span(a, start << self.shift, p.indices.size << self.shift, self.kind)
+        else:
+            indices = p.indices if mask is None else p.indices[np.broadcast_to(mask, p.indices.shape)]
+            footprint.elements(a, (indices + start) << self.shift, self.size, self.kind)
 
     def _explain(self, x: Group, base: Addresses, memory: MemoryState) -> None:
         addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
@@ -147,5 +164,8 @@ class GlobalSite(Site):
 
     def _count_scattered(self, x: Group, base: Addresses) -> None:
         addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
+        if (footprint := x.wave.launch.footprint) is not None:
+            chosen = np.broadcast_to(addresses, x.shape)[x.active()]
+            footprint.runs(x.wave.launch.machine.memory, chosen, self.size, self.kind)
         units = self.sectors(addresses, x.mask, x.shape) if x.tally.traffic else 0
         x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)

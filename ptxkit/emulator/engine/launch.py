@@ -20,6 +20,7 @@ from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.pending import Pending
 from ptxkit.emulator.engine.stops import StoppedError, stop_reason
 from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared, reads_through_async_proxy
 from ptxkit.emulator.settings import EmulatorSettings
@@ -58,8 +59,10 @@ class EmulatedLaunch:
         cooperative: bool,
         settings: EmulatorSettings,
         write_output: Callable[[str], None],
+        footprint: Footprint | None = None,
     ) -> None:
         self.machine = machine
+        self.footprint = footprint
         self.code = code
         self.name = code.name
         self.grid, self.block, self.cluster = shape.grid, shape.block, shape.cluster
@@ -265,6 +268,7 @@ class EmulatedLaunch:
         """The same launch on another machine, for checks that execute an instruction on different memory."""
         other = copy.copy(self)
         other.machine = machine  # type: ignore[assignment]
+        other.footprint = None
         return other
 
     def count(self, instructions: int) -> int:

@@ -20,6 +20,7 @@ from ptxkit.emulator.engine.launch import EmulatedLaunch, Shape
 from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.emulator.lowering.code import Binder
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW
+from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.emulator.memory.layout import callees, make_layout
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.simt.state import Dim
@@ -165,6 +166,7 @@ class Program:
         registers: int = 0,
         static_shared: int | None = None,
         settings: EmulatorSettings = DEFAULTS,
+        footprint: Footprint | None = None,
     ) -> LaunchResult:
         """Execute a launch of a kernel to its end.
 
@@ -177,6 +179,7 @@ class Program:
             registers: per thread, as ptxas gave them; 0 where the kernel was not assembled, and then they are not checked.
             static_shared: bytes of static shared memory per CTA, as ptxas laid them out; None takes the layout here.
             settings: how the launch is emulated.
+            footprint: records the bytes of global memory that the launch touches; None for nothing.
 
         Raises:
             LaunchError: the launch does not fit the kernel, or exceeds what a GPU of the target can launch.
@@ -220,6 +223,7 @@ class Program:
             cooperative,
             settings,
             settings.write_output or _print,
+            footprint,
         )
         tallies = launch.run()
         elapsed = time.perf_counter() - began

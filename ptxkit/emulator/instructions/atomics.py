@@ -113,6 +113,7 @@ class AtomicSite:
         self.space = space
         self.glob = _AtomicSectors(*arguments)
         self.combined = GlobalSite(*arguments)
+        self.glob.atomic = self.combined.atomic = True
         self.local = _LocalAtomics(*arguments)
         increments = b.instruction.name == "red" and op == "add" and name in ("u32", "s32") and _adds_one(b)
         self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"), op, increments)

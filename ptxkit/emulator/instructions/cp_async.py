@@ -14,6 +14,7 @@ from ptxkit.emulator.access.site import UNITS
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.memory.footprint import READ
 from ptxkit.emulator.memory.traffic import sectors
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
 from ptxkit.emulator.simt.mechanism import Mechanism
@@ -128,6 +129,8 @@ class _Copy:
             touched = active & reads
             x.tally.access(self.number, "global", 0, sectors(addresses, self.size, touched, x.shape), 0, 0, x.lanes)
         sources, lengths = addresses[active], lengths[active]
+        if wave.launch.footprint is not None:
+            wave.launch.footprint.runs(memory, sources, lengths, READ)
         if any(a.sentinel is not None for a, _ in memory.partition(sources[lengths > 0])):
             x.tally.add(self.number, UNWRITTEN, 1)
         cells = wave.shared.reshape(-1, self.size)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.where import Where
@@ -122,6 +123,10 @@ class LaunchState(Protocol):
     serial: int
     workspace: int
     heap_bytes: int
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """What records the bytes of global memory that the launch touches, or None."""
 
     @property
     def machine(self) -> MachineState:

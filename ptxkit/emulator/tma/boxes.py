@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Bytes, Elements, Index, Lanes, Mask
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.footprint import READ, Footprint
 from ptxkit.emulator.simt.asynchronous import windows
 from ptxkit.emulator.tma.box_reductions import Reduction
 from ptxkit.emulator.tma.tensor_map import ELEMENTS, MAGIC, Element
@@ -346,6 +347,11 @@ class Boxes:
         starts = row @ self.strides[1:] + (self.address - a.base)
         index = starts[:, :, None] // self.element.nbytes + column[:, None, :]
         return np.where(valid, index, 0), valid
+
+    def mark(self, footprint: Footprint, a: Allocation, coordinates: NDArray[np.int64], kind: str) -> None:
+        """Note the bytes of the elements of boxes that are inside of the array."""
+        index, valid = self._elements(a, coordinates, writes=kind != READ)
+        footprint.elements(a, index[valid] * self.element.nbytes, self.element.nbytes, kind)
 
     def _read_partly(self, a: Allocation, coordinates: NDArray[np.int64]) -> NDArray[np.uint8]:
         index, valid = self._elements(a, coordinates)

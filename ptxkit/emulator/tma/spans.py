@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.access.shared_memory import exited
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES, Allocation
+from ptxkit.emulator.memory.footprint import ATOMIC, READ, WRITE
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.asynchronous import windows
 from ptxkit.emulator.simt.threads import Group
@@ -135,12 +136,14 @@ class Runs:
             if (addresses >= np.uint64(first.base)).all() and (addresses + self.sizes.view(np.uint64) <= end).all():
                 self._notice_unwritten(first, verb == "reads" or updates)
                 self._forget_undefined(first, verb)
+                self._mark(addresses, verb, updates)
                 return Side([first.data], np.zeros(len(addresses), np.int64), start.view(np.int64))
         for n in np.unique(self.sizes):
             outside = (self.sizes == n) & ~memory.inside(addresses, int(n))
             if outside.any():
                 address = int(addresses[np.argmax(outside)])
                 self._fault(outside, addresses, verb, memory.explain(address, int(n)))
+        self._mark(addresses, verb, updates)
         arrays: list[NDArray[np.uint8]] = []
         which, begin = np.zeros(len(addresses), np.int64), np.zeros(len(addresses), np.int64)
         for a, chosen in memory.partition(addresses):
@@ -150,6 +153,13 @@ class Runs:
             self._notice_unwritten(a, verb == "reads" or updates)
             self._forget_undefined(a, verb)
         return Side(arrays, which, begin)
+
+    def _mark(self, addresses: NDArray[np.uint64], verb: str, updates: bool) -> None:
+        """Note the bytes of the runs, where launches on different streams are compared."""
+        launch = self.x.wave.launch
+        if launch.footprint is not None:
+            kind = ATOMIC if updates else READ if verb == "reads" else WRITE
+            launch.footprint.runs(launch.machine.memory, addresses, self.sizes, kind)
 
     def _notice_unwritten(self, a: Allocation, depends: bool) -> None:
         """Count an operation that depends on bytes of ``a``, if ``a`` was marked as uninitialised; they are not examined."""

@@ -9,6 +9,7 @@ from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.footprint import ATOMIC, READ, WRITE, Footprint
 from ptxkit.emulator.simt.asynchronous import EVERY
 from ptxkit.emulator.simt.step import S32, Binding, Typed
 from ptxkit.emulator.simt.threads import Group
@@ -189,6 +190,9 @@ class Region:
             updates: a reduction, whose result depends on what it overwrites.
         """
         x.tally.add(number, direction, int(self.touched[which].sum()))
+        if (footprint := x.wave.launch.footprint) is not None:
+            kind = ATOMIC if updates else READ if direction == "global_to_shared" else WRITE
+            self._mark(footprint, np.arange(len(self.touched))[which], kind)
         for a, _ in self.parts:
             if direction != "global_to_shared" and a.undefined_stores is not None:
                 a.undefined_stores.clear(0, a.nbytes)  # which bytes are overwritten is not examined
@@ -196,6 +200,12 @@ class Region:
             x.tally.add(number, UNWRITTEN, 1)
         if x.tally.traffic:
             x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
+
+    def _mark(self, footprint: Footprint, elements: NDArray[np.int64], kind: str) -> None:
+        """Note the bytes of the boxes ``elements`` that are inside of the array."""
+        elements = elements[self.touched[elements] > 0]
+        for a, chosen in self._each(elements) if len(elements) else ():
+            self.boxes.mark(footprint, a, self.coordinates[elements[chosen]], kind)
 
     def _each(self, elements: NDArray[np.int64]) -> list[tuple[Allocation, Elements]]:
         """Groups the boxes ``elements`` by allocation: (allocation, positions in ``elements``)."""

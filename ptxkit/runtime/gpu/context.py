@@ -64,8 +64,8 @@ class GpuContext(MakesArrays):
         self._context = ctypes.c_void_p()
         self.driver.call("cuCtxGetCurrent", ctypes.byref(self._context))
         # a blocking stream keeps order with the default stream, which other libraries use
-        self.stream = self.core.create_stream(options=StreamOptions(nonblocking=False))
-        self.stream_handle = int(self.stream.handle)
+        self.own_stream = self.core.create_stream(options=StreamOptions(nonblocking=False))
+        self.stream_handle = int(self.own_stream.handle)
         self.lost: str | None = None
         self._recent: dict[str, None] = {}  # kernels launched since the last successful synchronization, in order
         self._not_cooperative: set[str] = set()  # kernels with this_grid() that were launched without cooperative=True

@@ -192,7 +192,7 @@ class GpuKernels(GpuContext):
         base = ctypes.addressof(buffer)
         pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
         plainly = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
-        keep = (buffer, pointers, config, bound.keep)
+        keep = (buffer, pointers, config, bound.keep, stream)
         name, recent, refused = kernel.readable, self._recent, self._refused
         if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
             self._not_cooperative.discard(name)
@@ -323,6 +323,18 @@ class GpuKernels(GpuContext):
         self.synchronize()  # so that an earlier failure is not attributed to the digest kernel
         with self.plain_launches():
             return self._digests.of(address, nbytes)
+
+    @takes(name=TEXT)
+    def stream(self, name: str = "") -> Any:
+        """A new stream of cuda.core for ``stream=`` of launches, with ``record()``, ``wait(event)`` and ``sync()``.
+
+        The device's own stream, and other streams made here, are not in order with it.
+
+        Args:
+            name: used by the emulator's messages only.
+        """
+        self._enter()
+        return self.core.create_stream()
 
     def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
         """What ``launches`` queues on this device's stream, as a CUDA graph: a callable that launches it once."""

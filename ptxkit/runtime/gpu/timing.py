@@ -143,7 +143,7 @@ class Timing:
         from cuda.core import EventOptions
 
         # by position: the first field is enable_timing in cuda.core 1.2.0, and timing_enabled in later releases
-        return self.device.stream.record(options=EventOptions(True))
+        return self.device.own_stream.record(options=EventOptions(True))
 
 
 def _elapsed_us(start: Any, end: Any) -> float:
