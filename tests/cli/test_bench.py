@@ -702,3 +702,15 @@ def test_one_line_for_wrong_words_of_a_precision(words, complaint, capsys):
     assert exit_of("bench", "precision", *words, "--device", "emulator") == 2
     err = capsys.readouterr().err
     assert complaint in err and err.count("\n") == 1
+
+
+def test_a_result_for_another_target_is_run_again_for_that_target(tmp_path, capsys, monkeypatch):
+    from ptxkit.runtime import registry
+
+    monkeypatch.setattr(registry, "gpu_present", lambda: False)
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    assert exit_of("bench", "run", *SMALL, "--device", "emulator", "--arch", "sm_80", "--json", before) == 0
+    assert exit_of("bench", "verify", before, "--json", after) == 0
+    assert json.loads(after.read_text())["target"] == "sm_80"
+    (case,) = json.loads(after.read_text())["cases"]
+    assert {row["target"] for row in case["rows"]} == {"sm_80"}
