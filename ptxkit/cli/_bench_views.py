@@ -268,13 +268,19 @@ def precision(
         check_tile(tile, same)
         found = compare_dtypes(workloads, device, variants=plan.variants, target=target, tile=tile, seed=seed, say=say)
     cases = {of.value: case_result(of.workload, of.rows, device, seed) for of in found}
+    kept = Kept(None)
     if is_timed(device):
         method = Method(budget_s=time_budget, iterations=iterations)
         setup = Setup(device, method, peers=[], seed=seed, tile=tile, counts=False, target=target)
-        times = setup.measured(same, Kept(None)).results
-        cases = {value: with_times(case, times.cases[i]) for i, (value, case) in enumerate(cases.items())}
+        times = setup.measured(same, kept).results
+        timed = {value: times.case(case.key) for value, case in cases.items()}  # an interrupt may have left some out
+        cases = {
+            v: case if (found_times := timed[v]) is None else with_times(case, found_times) for v, case in cases.items()
+        }
     ran = [row.target for case in cases.values() for row in case.rows if row.target]
     where = {"kind": device.kind, "name": device.name, "target": ran[0] if ran else ""}
     made = precision_json(cases, where, over, seed) if as_json else None
     printed(made, precision_csv(cases, over), [precision_table(cases, where, over)], kind)
-    return _bench_verdict.complain_of(list(cases.values()))
+    code = _bench_verdict.complain_of(list(cases.values()))
+    kept.end(len(same))
+    return code

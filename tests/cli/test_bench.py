@@ -350,8 +350,17 @@ class Gpu:
     def __init__(self, monkeypatch, where):
         from ptxkit.bench.measure import benchmark
         from ptxkit.bench.results import expectations
+        from ptxkit.targets.gpus import reference_facts
 
-        found = types.SimpleNamespace(kind="gpu", times=True, emulates=False, name="NVIDIA H200", target=None)
+        found = types.SimpleNamespace(
+            kind="gpu",
+            times=True,
+            emulates=False,
+            name="NVIDIA H200",
+            target=None,
+            l2_bytes=50 << 20,
+            facts_for=lambda target: reference_facts("sm_90a"),
+        )
         monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind: found)
         monkeypatch.setattr(expectations, "directory", lambda: where)
         monkeypatch.setattr(benchmark.Benchmark, "run", self.run)
@@ -382,6 +391,39 @@ def test_check_needs_expectations_and_holds_to_them(gpu, capsys):
     gpu.results = make_results(fused=30.0)
     assert gpu.bench("--check") == 1
     assert "fused cold: 30 us, expected 25 us: slower" in capsys.readouterr().err
+
+
+def test_a_ladder_on_a_gpu_has_times_and_ratios(gpu, capsys):
+    assert exit_of("bench", "ladder", "saxpy", "--peers", "none") == 0
+    out = capsys.readouterr().out
+    assert "x unfused" in out and "cold / hot" in out and "NVIDIA H200" in out and "nothing was timed" not in out
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_dtypes_on_a_gpu_have_times_as_far_as_they_were_measured(gpu, capsys, monkeypatch, stopped):
+    from ptxkit.bench.measure import benchmark, precision
+    from ptxkit.bench.results.results import Accuracy, Row
+
+    def compared(workloads, device, **_):
+        rows = (Row("fused", verified=True, accuracy=Accuracy(1, 0.5, 0.5, 0.5)),)
+        return [precision.OfDtype(value, w, rows) for value, w in workloads.items()]
+
+    def run(plans, say, done):
+        (sample,) = gpu.results.cases
+        made = [
+            replace(sample, kernel=p.workload.name, sizes=p.workload.sizes, options=p.workload.options)
+            for p in plans[: 1 if stopped else None]
+        ]
+        done(replace(gpu.results, cases=tuple(made)))
+        if stopped:
+            raise KeyboardInterrupt
+        return gpu.results
+
+    monkeypatch.setattr(benchmark.Benchmark, "run", lambda self, *args: run(*args))
+    monkeypatch.setattr(precision, "compare_dtypes", compared)
+    assert exit_of("bench", "precision", "swiglu", "--sizes", "2x64") == (130 if stopped else 0)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("f32", "f16", "bf16"))]
+    assert ["25 us" in line for line in lines] == ([True, False, False] if stopped else [True] * 3)
 
 
 def test_targets_without_expectations_are_named(gpu, capsys, tmp_path):
