@@ -59,6 +59,14 @@ def test_under_another_compiler_only_the_kernels_own_counts_are_compared(known, 
     assert (found.compared, found.of_kernel_only, found.versions) == (2, 2, ("13.0",))
 
 
+@pytest.mark.parametrize(
+    ("nvrtc", "load_bytes", "differs"), [("13.0", 800_001, True), ("13.5", 800_800, False), ("13.5", 800_801, True)]
+)
+def test_another_compiler_may_change_a_thousandth_of_the_bytes(nvrtc, load_bytes, differs):
+    known = counts.updated(None, emulated(load_bytes=800_000), "sm_90a")
+    assert bool(counts.check(known, emulated(nvrtc=nvrtc, load_bytes=load_bytes)).differences) is differs
+
+
 def test_fewer_bytes_are_no_regression(known):
     (found,) = counts.check(known, emulated(load_bytes=4)).differences
     assert not found.more

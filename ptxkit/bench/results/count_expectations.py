@@ -3,7 +3,8 @@
 What may differ from the recorded counts:
 
 - Launches, floating-point operations and the bytes of global and shared memory belong to the kernel. They are compared on
-  every machine, whatever compiles the kernel.
+  every machine: exactly under the version of NVRTC with which they were recorded, and up to a thousandth under another one,
+  which may move a single load into or out of a branch.
 - Instructions, their classes, sectors, bank conflicts and the bytes of local memory also depend on the compiler, which may
   select, merge or spill differently. They are compared only under the version of NVRTC with which they were recorded.
 - More of something is a regression. Less is an improvement, which is reported so that it can be recorded.
@@ -29,6 +30,10 @@ OF_KERNEL = ("flops", "load_bytes", "store_bytes", "copied_bytes", "shared_bytes
 """Fields of :class:`~ptxkit.bench.results.results.Counted` that are compared under every compiler, besides the launches."""
 OF_COMPILER = ("instructions", "load_sectors", "store_sectors", "bank_conflicts", "local_bytes")
 """Fields that are compared under the recorded version of NVRTC only."""
+
+OTHER_COMPILER = 0.001
+"""Relative difference of bytes and flops that another version of NVRTC may make. Between 13.0 and 13.5, of 153 variants of the
+bundled kernels only the five of moe_routed differed, by at most 0.008%."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +257,8 @@ def _differences(case: CaseResult, row: Row, before: ExpectedRow, *, compiler: b
         assert row.counted is not None
         now, then = getattr(row.counted, name), before.counts.get(name)
         detail = _classes(before.by_class, row.counted.by_class) if name == "instructions" else ""
-        if then is not None and (now != then or detail):
+        same = now == then if compiler or then is None else abs(now - then) <= OTHER_COMPILER * then
+        if then is not None and (not same or detail):
             yield Difference(case.key, row.name, name.replace("_", " "), then, now, detail)
 
 
