@@ -8,9 +8,13 @@ from textwrap import indent
 from ptxkit.expression.cuda import Source, Step
 from ptxkit.expression.formulas import statements
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
-from ptxkit.expression.rounding import MARGIN
+from ptxkit.expression.rounding import MARGIN, sensible_shapes
 from ptxkit.expression.syntax import Kind
 from ptxkit.workload.launch import Tolerance
+
+TESTED_ROWS = ((1, 1), (3, 17), (5, 1000), (2, 4096))
+TESTED_SIZES = (1, 31, 4096, 5001)
+"""Shapes and sizes of a written test, without those at which the formula has no sensible results."""
 
 Ranges = Mapping[str, tuple[float, float]]
 
@@ -354,7 +358,9 @@ from ptxkit import {ptxkit}
     def test(self) -> str:
         """The text of the test file."""
         sizes = "rows, cols" if self.rowwise else "n"
-        values = "[(1, 1), (3, 17), (5, 1000), (2, 4096)]" if self.rowwise else "[1, 31, 4096, 5001]"
+        shapes = list(TESTED_ROWS) if self.rowwise else [(1, n) for n in TESTED_SIZES]
+        sensible = sensible_shapes(self.expression, self.ranges, self.scalars, shapes)
+        values = repr(sensible if self.rowwise else [n for _, n in sensible])
         given = "rows=rows, cols=cols" if self.rowwise else "n=n"
         some = "rows=4, cols=1024" if self.rowwise else "n=4096"
         types = ", ".join(f'"{dtype}"' for dtype in self.tolerances)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -19,6 +19,7 @@ SHAPES = ((64, 1024), (1024, 16))
 MARGIN = 4.0
 """The tolerance is this multiple of the largest error seen: other sizes and seeds may have larger ones, and some functions
 are approximated to 22 bits."""
+DRAWS = 4  # random inputs of each shape of a test
 SENSIBLE = 0.25
 """Largest tolerance, relative to the median of the results, with which a comparison still means something."""
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -66,11 +67,7 @@ def simulated(
     found: dict[str, list[tuple[Any, Any]]] = {}
     for (rows, cols), (dtype, name) in product(SHAPES, TYPES.items()):
         target = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-        inputs: dict[str, Any] = {}
-        for array, (low, high) in ranges.items():
-            shape = (1, cols) if expression.inputs[array] is Kind.COLUMN else (rows, cols)
-            inputs[array] = rng.uniform(low, high, shape).astype(np.float32).astype(target).astype(np.float64)
-        inputs |= {k: np.float64(np.float32(v)) for k, v in scalars.items()}
+        inputs = _drawn(expression, ranges, scalars, (rows, cols), target, rng)
         whole = (rows, cols) if expression.result.kind is Kind.ELEMENT else (rows, 1)
         exact = np.broadcast_to(_evaluate(expression, inputs, None), whole)
         rounded = np.broadcast_to(_evaluate(expression, inputs, target), whole)
@@ -79,6 +76,48 @@ def simulated(
             raise NotFiniteError(f"{wrong or int(np.count_nonzero(~np.isfinite(rounded))):,} of {exact.size:,} results")
         found.setdefault(dtype, []).append((exact, rounded))
     return {dtype: pairs for dtype, pairs in found.items() if all(np.isfinite(rounded).all() for _, rounded in pairs)}
+
+
+def sensible_shapes(
+    expression: Expression,
+    ranges: Mapping[str, tuple[float, float]],
+    scalars: Mapping[str, float],
+    shapes: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """The shapes whose results are finite numbers of the usual magnitude, so that a comparison means something.
+
+    In rows of one element, ``x - mean(x)`` is 0, and its quotient by the norm is NaN.
+    """
+    rng = np.random.default_rng(1)
+
+    def smallest(shape: tuple[int, int]) -> float:
+        """Of several draws, the smallest median magnitude; 0 if a result is not finite."""
+        found = []
+        for _ in range(DRAWS):
+            exact = _evaluate(expression, _drawn(expression, ranges, scalars, shape, np.dtype(np.float32), rng), None)
+            magnitude = np.abs(np.asarray(exact))
+            found.append(float(np.median(magnitude)) if np.isfinite(magnitude).all() else 0.0)
+        return min(found)
+
+    usual = smallest(SHAPES[0])
+    return [shape for shape in shapes if smallest(shape) > 1e-3 * usual]
+
+
+def _drawn(
+    expression: Expression,
+    ranges: Mapping[str, tuple[float, float]],
+    scalars: Mapping[str, float],
+    shape: tuple[int, int],
+    target: np.dtype[Any],
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Random inputs of these rows and columns, which ``target`` represents, and the scalars, in float64."""
+    inputs: dict[str, Any] = {}
+    for array, (low, high) in ranges.items():
+        size = (1, shape[1]) if expression.inputs[array] is Kind.COLUMN else shape
+        with np.errstate(over="ignore"):  # an infinite input makes the result infinite, which is refused
+            inputs[array] = rng.uniform(low, high, size).astype(np.float32).astype(target).astype(np.float64)
+    return inputs | {name: np.float64(np.float32(value)) for name, value in scalars.items()}
 
 
 def _evaluate(expression: Expression, inputs: Mapping[str, Any], target: np.dtype[Any] | None) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ptxkit.errors import DescriptionError
+from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.runtime.host_arrays import is_masked
 from ptxkit.workload.blame import at, blamed
 from ptxkit.workload.launch import Tolerance
@@ -38,7 +38,9 @@ class Data:
     @cached_property
     def inputs(self) -> dict[str, Any]:
         """Input name -> numpy array or scalar."""
-        made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+        with np.errstate(over="ignore"):  # of options; see _refuse_overflow
+            made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+        self._refuse_overflow(made)
         self._refuse_masks(made, "the input {}", "a kernel sees no mask")
         self._refuse_temporaries(made, "an input")
         self._refuse_temporaries(self.workload.outputs(), "an output")
@@ -69,6 +71,17 @@ class Data:
             what = "only empty arrays" if expected else "no output"
             raise DescriptionError(f"{where}{self.workload.name}: reference() returns {what}; nothing would be verified")
         return expected
+
+    def _refuse_overflow(self, made: Mapping[str, Any]) -> None:
+        """Raise UsageError if a finite option is infinite in the type in which it is passed to the kernels."""
+        passed = {value.dtype for value in made.values() if isinstance(value, np.floating) and np.isinf(value)}
+        options = {name: getattr(self.workload, name) for name in self.workload.options}
+        for name, value in options.items():
+            for dtype in passed:
+                with np.errstate(over="ignore"):
+                    beyond = isinstance(value, float) and np.isfinite(value) and np.isinf(np.array(value).astype(dtype))
+                if beyond:
+                    raise UsageError(f"{self.workload.name}: option {name}={value:g} is larger than {dtype} can represent")
 
     def _refuse_temporaries(self, names: Mapping[str, Any], what: str) -> None:
         for name in self.workload.temporaries():

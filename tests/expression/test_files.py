@@ -145,3 +145,18 @@ def test_lines_of_the_source_are_short(tmp_path, monkeypatch):
     cls = generated(tmp_path, monkeypatch, f"gelu({long} + bias) * y + z * weight")
     assert max(map(len, (tmp_path / "mine.cu").read_text().splitlines())) <= 120
     assert_verified(cls(rows=2, cols=40), device="emulator", variants=["fused", "vectorized"])
+
+
+@pytest.mark.parametrize(
+    ("formula", "sizes"),
+    [
+        ("(x - mean(x)) / norm(x - mean(x))", "[(3, 17), (5, 1000), (2, 4096)]"),
+        ("log(sum(exp(x))) - x", "[(3, 17), (5, 1000), (2, 4096)]"),
+        ("x / mean(x + 2)", "[(1, 1), (3, 17), (5, 1000), (2, 4096)]"),
+        ("log(1.001 + x) * y", "[1, 31, 4096, 5001]"),
+    ],
+)
+def test_sizes_of_the_written_test_have_sensible_results(tmp_path, monkeypatch, formula, sizes):
+    """A row of one element minus its mean is 0, and 0/0 is NaN, with which nothing can be compared."""
+    generated(tmp_path, monkeypatch, formula)
+    assert f", {sizes})" in (tmp_path / "test_mine.py").read_text()

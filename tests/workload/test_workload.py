@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.targets import Target
+from ptxkit.workload import registry
+from ptxkit.workload.data import Data
 from ptxkit.workload.launch import dim3
 from ptxkit.workload.workload import snake_case
 
@@ -263,3 +265,21 @@ def test_uniform_fills_the_interval(dtype):
 def test_unknown_dtype():
     with pytest.raises(UsageError, match="no dtype 'f33'"):
         uniform(np.random.default_rng(1), 3, "f33")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "layernorm eps=inf",
+        "layernorm eps=1e39",
+        "matmul_tcgen05 beta=1e39",
+        "moe_routed routing_seed=-1",
+        "ffn_sublayer offset=inf",
+    ],
+)
+def test_options_that_kernels_cannot_represent_are_refused(option):
+    kernel, _, setting = option.partition(" ")
+    name, _, value = setting.partition("=")
+    cls = registry.find(kernel)
+    with pytest.raises(UsageError, match=name):
+        Data(cls(**{**cls.emulator_sizes, name: int(value) if "seed" in name else float(value)})).inputs  # noqa: B018

@@ -101,6 +101,8 @@ class FfnSublayer(Workload):
 
     def constraints(self) -> Iterable[str]:
         yield from linear.check_sizes(self)
+        if not abs(self.offset) <= 1e6:
+            yield f"offset must be a number of at most 1e6 standard deviations, not {self.offset}"
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         x = uniform(rng, (self.rows, self.hidden)) + np.float32(self.offset / np.sqrt(3))

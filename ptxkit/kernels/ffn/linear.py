@@ -64,8 +64,8 @@ def check_sizes(w: Any) -> Iterator[str]:
             yield f"{name} must be a multiple of 8, so that rows are multiples of 16 bytes"
     if max(w.rows * w.hidden, w.features * w.hidden, w.rows * w.features) >= 2**36:
         yield "the arrays are too large"
-    if not w.eps >= 0:
-        yield f"eps must be at least 0, not {w.eps}"
+    if not 0 <= w.eps < float("inf"):
+        yield f"eps must be finite and at least 0, not {w.eps}"
 
 
 PRESETS = tuple(

@@ -44,7 +44,8 @@ def usable_cluster(w: LinearLayernormGelu, t: Tile) -> bool | str:
     if most < t.CLUSTER:
         return f"a cluster has at most {most} CTAs"
     if w.features > t.CLUSTER * t.BN:
-        return f"{t.CLUSTER} CTAs with {t.BN} columns each do not have all {w.features} features"
+        needed = cdiv(w.features, t.BN)
+        return f"{w.features} features need a cluster of {needed} CTAs of {t.BN} columns, which has {t.CLUSTER}, at most {most}"
     if t.CLUSTER > 1 and w.features <= t.CLUSTER // 2 * t.BN:
         return f"half of the cluster of {t.CLUSTER} has all {w.features} features already"
     if t.BM % (8 * t.CLUSTER):

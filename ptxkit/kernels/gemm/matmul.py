@@ -12,6 +12,8 @@ from ptxkit.kernels.elementwise.elementwise import activation
 from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.workload.inputs import dtype_of
 
+LARGEST_FACTOR = float(np.finfo(np.float32).max)
+
 EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
 """Bits of ``ptxkit::Epilogue`` in cu/ptxkit/gemm/gemm.cuh."""
 LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one CPU core
@@ -51,6 +53,9 @@ class Matmul(Workload):
         for name, rows, cols in (("a", self.m, self.k), ("b", self.n, self.k), ("c", self.m, self.n)):
             if rows * cols >= 2**40:
                 yield f"{name} is too large"
+        for name in ("alpha", "beta"):
+            if not abs(getattr(self, name)) <= LARGEST_FACTOR:
+                yield f"{name} must be a finite number of f32, not {getattr(self, name)}"
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         given: dict[str, Any] = {

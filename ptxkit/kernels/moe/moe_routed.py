@@ -116,6 +116,8 @@ class MoeRouted(Workload):
         for name in ("hidden", "ffn"):
             if getattr(self, name) % 16:
                 yield f"{name} must be a multiple of 16, so that rows are multiples of 16 bytes"
+        if self.routing_seed < 0:
+            yield f"routing_seed must be at least 0, not {self.routing_seed}"
         if self.top_k > self.experts:
             yield f"top_k must be at most experts={self.experts}, not {self.top_k}"
         if self.experts > moe.MAX_EXPERTS:

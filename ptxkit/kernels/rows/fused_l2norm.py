@@ -91,8 +91,8 @@ class FusedL2norm(Workload):
         return Work(flops=3 * n + 2 * self.rows, bytes=8 * n)
 
     def constraints(self) -> Iterable[str]:
-        if not self.eps >= 0:
-            yield f"eps must be at least 0, not {self.eps}"
+        if not 0 <= self.eps < float("inf"):
+            yield f"eps must be finite and at least 0, not {self.eps}"
         if self.rows * cdiv(self.cols, THREADS * ELEMENTS) >= 2**31:
             yield "more CTAs than a grid can have"
 

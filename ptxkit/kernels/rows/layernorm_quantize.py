@@ -52,8 +52,8 @@ class LayernormQuantize(Workload):
         return Work(flops=9 * n, bytes=(size + 1) * n + 2 * size * self.cols + 4 * self.rows)
 
     def constraints(self) -> Iterable[str]:
-        if not self.eps >= 0:
-            yield f"eps must be at least 0, not {self.eps}"
+        if not 0 <= self.eps < float("inf"):
+            yield f"eps must be finite and at least 0, not {self.eps}"
         yield from row.too_many(self)
 
     @variant

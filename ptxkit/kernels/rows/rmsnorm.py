@@ -50,8 +50,8 @@ class Rmsnorm(Workload):
         return Work(flops=4 * n, bytes=2 * size * n + size * self.cols + 4 * self.rows * self.training)
 
     def constraints(self) -> Iterable[str]:
-        if not self.eps >= 0:
-            yield f"eps must be at least 0, not {self.eps}"
+        if not 0 <= self.eps < float("inf"):
+            yield f"eps must be finite and at least 0, not {self.eps}"
         yield from row.too_many(self)
 
     @property
