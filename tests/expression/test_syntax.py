@@ -120,7 +120,7 @@ def test_any_text_is_an_expression_or_one_line(text):
         ("gelu + x", "'gelu' at column 1 cannot name an input"),
         ("_x + y", "cannot name an input"),
         ("x + é", "cannot name an input"),
-        ("(" * 300 + "x" + ")" * 300, "not an expression"),
+        ("(" * 300 + "x" + ")" * 300, "nested too deeply"),
         ("+".join(f"x{n}" for n in range(300)), "more than 200 operations"),
     ],
 )  # fmt: skip

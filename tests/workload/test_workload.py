@@ -282,4 +282,4 @@ def test_options_that_kernels_cannot_represent_are_refused(option):
     name, _, value = setting.partition("=")
     cls = registry.find(kernel)
     with pytest.raises(UsageError, match=name):
-        Data(cls(**{**cls.emulator_sizes, name: int(value) if "seed" in name else float(value)})).inputs  # noqa: B018
+        Data(cls(**{**cls.emulator_sizes, name: int(value) if "seed" in name else float(value)})).inputs
