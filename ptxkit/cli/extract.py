@@ -42,7 +42,7 @@ def command(source: str, output: str | None, include_dirs: tuple[str, ...], list
         wanted = request(source, parse_arch(arch) or "sm_90a", None, {}, (), (), include_dirs, True)
         found = extracted(wanted)
         compile_device_part(wanted, found, compile_request)
-    text = "".join(f"{dropped}\n" for dropped in found.dropped) if listed else found.part.text
+    text = "".join(f"{dropped}\n" for dropped in found.dropped) if listed else found.text
     if output is not None:
         write_text(output, text)
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.compiler import child, toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
 from ptxkit.compiler.nvrtc_process import NvrtcError, compile_program
-from ptxkit.compiler.request import Request, request
+from ptxkit.compiler.request import Request, defined_macros, request
 from ptxkit.compiler.sources import is_path
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError
 from ptxkit.targets import Target
@@ -124,18 +124,6 @@ def _path_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _macros(options: Sequence[str]) -> dict[str, str]:
-    """What ``-D`` and ``--define-macro`` define, in one word or in two."""
-    found: dict[str, str] = {}
-    previous = ""
-    for option in options:
-        joined = f"{previous}={option}" if previous in ("-D", "--define-macro") else option
-        previous = option
-        if match := re.match(r"(?:-D|--define-macro=)=?(\w+)(?:=(.*))?$", joined, re.DOTALL):
-            found[match[1]] = "1" if match[2] is None else match[2]
-    return found
-
-
 def compile_request(request: Request) -> Image:
     """Run NVRTC. Neither reads nor writes the cache; ``key`` and ``sources`` are left empty."""
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
@@ -212,7 +200,7 @@ def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, 
         functions=functions,
         names=names,
         source_name=_shown_name(request),
-        macros=_macros(request.options),
+        macros=defined_macros(request.options),
     )
     sources = diagnostics.SourceText({request.name: request.text})
     warnings = [

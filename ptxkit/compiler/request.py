@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,18 @@ def target_macros(target: Target) -> dict[str, int]:
         "PTXKIT_TENSOR_MEMORY_COLUMNS": TENSOR_MEMORY_COLUMNS,
         "PTXKIT_THREADS_PER_CTA": limits.threads_per_cta,
     }
+
+
+def defined_macros(options: Sequence[str]) -> dict[str, str]:
+    """What ``-D`` and ``--define-macro`` define, in one word or in two."""
+    found: dict[str, str] = {}
+    previous = ""
+    for option in options:
+        joined = f"{previous}={option}" if previous in ("-D", "--define-macro") else option
+        previous = option
+        if match := re.match(r"(?:-D|--define-macro=)=?(\w+)(?:=(.*))?$", joined, re.DOTALL):
+            found[match[1]] = "1" if match[2] is None else match[2]
+    return found
 
 
 def _define(key: str, value: object) -> str:

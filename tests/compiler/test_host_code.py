@@ -69,13 +69,14 @@ def test_lines_keep_their_numbers_and_device_code_stays():
     part = device_part(WHOLE)
     before, after = WHOLE.split("\n"), part.text.split("\n")
     assert len(before) == len(after)
+    deleted = ("struct Params", "class Timer")  # classes with member functions of the host
     for number, line in enumerate(after):
-        assert line.strip() in ("", before[number].strip(), "}")
+        assert line.strip() in ("", before[number].strip(), "}") or line.startswith(deleted)
     kept = part.text
     for word in ("scale", "square", "table", "struct __align__(8) Pair", "const int N", "#else", "using namespace std"):
         assert word in kept
     dropped = {d.name.split("<")[0] for d in part.dropped}
-    assert dropped == {"h_a", "host_data", "host_helper", "launch", "run", "foo", "bar", "single", "c_api", "main"}
+    assert dropped == {"h_a", "host_data", "host_helper", "launch", "run", "foo", "bar", "single", "c_api", "main", "Params", "start"}
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
-from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, device_part, summary
-from ptxkit.compiler.host_code.headers import OF_THE_HOST, ON_DEMAND, PRELUDE_NAME, WHEELS, Headers, resolved
-from ptxkit.compiler.image import Image
+from ptxkit.compiler.diagnostics import Diagnostic, failure
+from ptxkit.compiler.host_code.device_part import NOT_COMPILED, DevicePart, Dropped, Piece, device_part, summary
+from ptxkit.compiler.host_code.headers import OF_THE_HOST, ON_DEMAND, PRELUDE, PRELUDE_NAME, WHEELS, Headers
+from ptxkit.compiler.image import Image, shorten
 from ptxkit.compiler.paths import include_dir
-from ptxkit.compiler.request import Request
+from ptxkit.compiler.request import Request, defined_macros
 from ptxkit.errors import CompileError
 
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
 _HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream|vector|string)>")
 _ERROR = re.compile(
-    r"^(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error|^(?P<path>[^\n]*?):(?P<number>\d+)(?::\d+)?: error",
+    r"^(?:(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error|(?P<path>[^\n]*?):(?P<number>\d+)(?::(?P<column>\d+))?: error)"
+    r"(?P<message>[^\n]*)",
     re.MULTILINE,
 )
 
@@ -33,7 +35,7 @@ class Extraction:
     """A source whose host code was left out.
 
     Attributes:
-        part: the source. headers: its headers.
+        part: the source with its headers. headers: where these come from.
     """
 
     part: DevicePart
@@ -41,19 +43,47 @@ class Extraction:
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """Everything that was left out, in the order of the lines."""
-        return tuple(sorted((*self.part.dropped, *self.headers.dropped), key=lambda d: d.line))
+        """Everything that was left out: of the source, then of its headers, each in the order of the lines."""
+        found = dict.fromkeys((*self.part.dropped, *self.headers.dropped(self.part)))
+        return tuple(sorted(found, key=lambda d: (d.file, d.line)))
+
+    @property
+    def text(self) -> str:
+        """The device code of the source."""
+        return self.part.text_of(self.part.source, self.headers.names(self.part, self.part.source, {}))
 
     @property
     def has_host_code(self) -> bool:
         """Whether the source itself has host code or headers of the host; a header that is only missing is none."""
-        known = any(dropped.reason == OF_THE_HOST for dropped in self.headers.dropped)
-        return bool(self.part.dropped or self.headers.parts or self.headers.standard) or known
+        known = any(dropped.reason == OF_THE_HOST for dropped in self.headers.dropped(self.part))
+        return self.part.is_changed or bool(self.headers.standard) or known
 
     @property
     def note(self) -> str:
         """One line on what was left out."""
         return f"left out as host code: {summary(self.dropped)}" if self.dropped else ""
+
+    def files(self) -> tuple[str, dict[str, str], dict[str, list[int]]]:
+        """The device code of the source, name -> that of each header, and name -> the identities of its inclusions.
+
+        A header has its path as its name, so that two headers with the same name differ. One that is included several times
+        with different results has several names.
+        """
+        texts: dict[str, str] = {}
+        holders: dict[str, list[int]] = {}
+        virtual: dict[int, str] = {}
+        source, *entered = self.part.unit.inclusions
+        for inclusion in reversed(entered):  # a header after those that it includes
+            text = self.part.text_of(inclusion, self.headers.names(self.part, inclusion, virtual))
+            name, number = inclusion.path, 1
+            while texts.get(name, text) != text:
+                number += 1
+                name = f"{inclusion.path} ({number})"
+            texts[name] = text
+            virtual[id(inclusion)] = name
+            holders.setdefault(name, []).append(id(inclusion))
+        text = self.part.text_of(source, self.headers.names(self.part, source, virtual))
+        return text, texts, holders
 
 
 def may_have_host_code(text: str) -> bool:
@@ -66,26 +96,70 @@ def extracted(request: Request) -> Extraction:
 
     Raises:
         UnavailableError: tree-sitter is not installed.
+        CompileError: a brace is not closed, or closes nothing.
     """
     own = (str(include_dir()), *(str(tool.path) for tool in toolkit.headers()))
-    part = device_part(request.text)
-    headers = resolved(part, request.directory, request.include_dirs, own)
-    if headers.macros:  # macros of headers may be device qualifiers
-        part = device_part(request.text, headers.macros)
+    headers = Headers(request.include_dirs, own, request.directory, request.name)
+    part = device_part(request.text, request.name, headers.find, predefined(request), PRELUDE)
+    _check_braces(part, request)
     return Extraction(part, headers)
 
 
-def _request(request: Request, found: Extraction, names: tuple[str, ...], options: set[str]) -> Request:
-    headers = found.headers
-    memory = {**headers.memory, **{name: part.text for name, part in headers.parts.items()}, **dict(request.headers)}
-    return replace(
+def predefined(request: Request) -> dict[str, str]:
+    """The macros that NVRTC defines, and those of the options. ``__NVCC__`` stands for ``__CUDACC__`` in conditions."""
+    major, minor = toolkit.nvrtc().version.split(".")[:2]
+    standard = next((m[1] for o in request.options if (m := re.fullmatch(r"-{1,2}std=c\+\+(\d\d)", o))), "17")
+    own = {
+        "__CUDACC__": "1",
+        "__CUDACC_RTC__": "1",
+        "__NVCC__": "1",
+        "__CUDA_ARCH__": f"{request.target.cc}0",
+        "__CUDACC_VER_MAJOR__": major,
+        "__CUDACC_VER_MINOR__": minor,
+        "CUDART_VERSION": f"{int(major) * 1000 + int(minor) * 10}",
+        "__cplusplus": {"11": "201103L", "14": "201402L", "20": "202002L", "23": "202302L"}.get(standard, "201703L"),
+        "__LP64__": "1",
+        "__EDG__": "1",
+        "__STDC__": "1",
+    }
+    # what text stands for these does not matter to the parser
+    taken_away = {m[1] for o in request.options if (m := re.match(r"(?:-U|--undefine-macro=)(\w+)$", o))}
+    given = {name: value for name, value in defined_macros(request.options).items() if name not in taken_away}
+    return {**{name: value for name, value in own.items() if name not in taken_away}, **given}
+
+
+def _check_braces(part: DevicePart, request: Request) -> None:
+    """Refuse a source whose braces do not match: nothing after the place could be told apart."""
+    unit = part.unit
+    if not unit.is_certain or not (unit.open_braces or unit.extra_brace):
+        return
+    if unit.extra_brace is not None:
+        (inclusion, at), what = unit.extra_brace, "this '}' closes nothing"
+    else:
+        count = len(unit.open_braces)
+        others = f", and {count - 1} more after it" if count > 1 else ""
+        (inclusion, at), what = unit.open_braces[0], f"this '{{' is not closed before the end of the file{others}"
+    line = inclusion.line(at)
+    column = at - inclusion.text.rfind("\n", 0, at)
+    found = Diagnostic("error", what, inclusion.path, line, column, inclusion.text.splitlines()[line - 1])
+    raise failure([found], Path(request.name).name, what)
+
+
+def _request(
+    request: Request, found: Extraction, names: tuple[str, ...], options: set[str]
+) -> tuple[Request, dict[str, list[int]]]:
+    """What to compile, and file -> the identities of its inclusions."""
+    text, texts, holders = found.files()
+    memory = {**found.headers.memory, **texts, **dict(request.headers)}
+    holders[request.name] = [id(found.part.source)]
+    wanted = replace(
         request,
-        text=found.part.text,
+        text=text,
         headers=tuple(sorted(memory.items())),
         options=(*request.options, f"--pre-include={PRELUDE_NAME}", *sorted(options)),
-        include_dirs=(*request.include_dirs[:-1], *headers.directories, *request.include_dirs[-1:]),
         names=names,
     )
+    return wanted, {**holders, **{shorten(name): ids for name, ids in holders.items()}}
 
 
 def compile_device_part(request: Request, found: Extraction, build: Callable[[Request], Image]) -> Image:
@@ -105,23 +179,49 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
     launched = dict.fromkeys(launch.kernel for launch in found.part.launches if launch.concrete)
     names = request.names or tuple(launched)
     for _ in range(ROUNDS):
+        wanted, holders = _request(request, found, names, tried)
         try:
-            return build(_request(request, found, names, tried))
+            return build(wanted)
         except CompileError as error:
             if _add_headers(found.headers, error):
                 continue
             if option := _helpful_option(error, request.options, tried):
                 tried.add(option)
                 continue
-            first = first or _with_hint(error, found)
-            removed = [_remove(found, request.name, *place) for place in dict.fromkeys(_places(error))]
-            if any(removed):
+            first = first or error
+            if _leave_out(found.part, holders, error):
                 continue
             if names == request.names:
-                raise first from None
+                raise _explained(_relevant(first, error), found) from None
             names = request.names  # an instance that the host code names may be what does not compile
     assert first is not None
-    raise first
+    raise _explained(first, found)
+
+
+def _leave_out(part: DevicePart, holders: dict[str, list[int]], error: CompileError) -> bool:
+    """Leave out the pieces with errors. Returns whether that was possible for one.
+
+    A class is only left out, with all that it holds, if nothing smaller can be: its other errors may be consequences.
+    """
+    found: list[tuple[Piece, str]] = []
+    for file, line, column, message in _places(error):
+        piece = part.find(holders.get(file, ()), line, column)
+        if piece is not None and all(piece is not known for known, _ in found):
+            found.append((piece, message))
+    for gentle in (True, False):
+        changed = False
+        for piece, message in found:
+            if (piece.kind in ("class", "data")) != gentle:
+                changed |= part.leave_out(piece, message)
+        if changed:
+            return True
+    return False
+
+
+def _relevant(first: CompileError, last: CompileError) -> CompileError:
+    """The last error if it is one that was there from the beginning; otherwise it is a consequence of what was left out."""
+    known = {(file, line, message) for file, line, _, message in _places(first)}
+    return last if any((file, line, message) in known for file, line, _, message in _places(last)) else first
 
 
 def _add_headers(headers: Headers, error: CompileError) -> bool:
@@ -135,47 +235,52 @@ def _add_headers(headers: Headers, error: CompileError) -> bool:
     return bool(lines)
 
 
-def _with_hint(error: CompileError, found: Extraction) -> CompileError:
-    """The error, with the headers that were not found, one of which may define what is missing."""
-    absent = [d.name for d in found.headers.dropped if d.what == "include" and "not found" in d.reason]
+def _explained(error: CompileError, found: Extraction) -> CompileError:
+    """The error, with what was left out of the names in it, and with the headers that were not found."""
+    texts = [
+        re.sub(_DELETED, "is a host function, which device code cannot call", text) for text in (str(error), error.log)
+    ]
+    hints = _left_out(error.log or str(error), found)
+    absent = [d.name for d in found.headers.dropped(found.part) if d.what == "include" and "not found" in d.reason]
     wheels = [f"pip install {wheel}" for name in absent for start, wheel in WHEELS.items() if name.startswith(start)]
-    if not absent:
-        return error
-    hint = f"headers that were not found: {', '.join(absent[:6])}{', ...' if len(absent) > 6 else ''}"
-    advice = "; ".join(dict.fromkeys(wheels)) or "give their directory with -I"
-    text = f"{hint} ({advice})"
-    return CompileError(f"{error}; {text}", f"{error.log}\nnote: {text}" if error.log else "")
+    if absent:
+        advice = "; ".join(dict.fromkeys(wheels)) or "give their directory with -I"
+        more = ", ..." if len(absent) > 6 else ""
+        hints.append(f"headers that were not found: {', '.join(absent[:6])}{more} ({advice})")
+    notes = "".join(f"\nnote: {hint}" for hint in hints)
+    return CompileError("; ".join([texts[0], *hints]), f"{texts[1]}{notes}" if texts[1] else "")
 
 
+def _left_out(log: str, found: Extraction) -> list[str]:
+    """One sentence for each name in a log of errors that was left out as host code."""
+    names = {match[1] for match in re.finditer(r'"(?:[\w:]*::)?(~?\w+)["(<]', log)}
+    hints = []
+    for one in found.dropped:
+        name = re.sub(r"<.*", "", one.name).rpartition("::")[2]
+        if one.what != "include" and name in names:
+            names.discard(name)
+            place = f"line {one.line} of {one.file}" if one.file else f"line {one.line}"
+            mark = "mark it __device__ if kernels use it" if one.reason != NOT_COMPILED else NOT_COMPILED
+            hints.append(f"{one.what} {name} in {place} was left out as host code: {mark}")
+    return hints[:4]
+
+
+_DELETED = r"(\(declared at line \d+\) )?cannot be referenced -- it is a deleted function"
 _UNKNOWN = re.compile(
     r'(?:identifier|namespace|name followed by "::"[^"]*|type name) "(\w+)"(?: is undefined)?|undefined identifier "(?:\w+)"'
 )
 
 
-def _places(error: CompileError) -> Iterator[tuple[str, int]]:
-    """(file, line) of the errors in a log."""
+def _places(error: CompileError) -> Iterator[tuple[str, int, int, str]]:
+    """(file, line, column or 0, message) of the errors in a log."""
     for match in _ERROR.finditer(error.log or str(error)):
-        yield match["file"] or match["path"], int(match["line"] or match["number"])
-
-
-def _remove(found: Extraction, name: str, file: str, line: int) -> bool:
-    """Leave out the piece with an error. Returns whether one was left out."""
-    reason = "does not compile as device code"
-    if Path(file).name == Path(name).name:
-        return found.part.drop_at(line, reason)
-    for included, part in found.headers.parts.items():
-        if Path(file).name == Path(included).name and part.drop_at(line, reason):
-            found.headers.dropped.append(part.dropped[-1])
-            return True
-    return False
+        yield match["file"] or match["path"], int(match["line"] or match["number"]), int(match["column"] or 0), match["message"]
 
 
 def _helpful_option(error: CompileError, given: tuple[str, ...], tried: set[str]) -> str:
     """An option that may help against the errors, and that was not tried before."""
     log = error.log or str(error)
     candidates = []
-    if "constexpr" in log and "host function" in log.lower():
-        candidates.append("-default-device")
     if "__int128" in log:
         candidates.append("--device-int128")
     if not any("std=" in option for option in given) and re.search(r"concept|requires|consteval|<=>|C\+\+20", log):

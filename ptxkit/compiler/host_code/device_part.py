@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ptxkit.compiler.host_code.preprocessor import DEVICE_WORDS, Finder, Inclusion, Segment, Unit, preprocess
 from ptxkit.errors import UnavailableError
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-DEVICE_WORDS = ("__global__", "__device__", "__constant__", "__shared__", "__managed__")
 COMPILE_TIME_WORDS = ("constexpr", "consteval")
 DEVICE_MACROS = frozenset(
     "C10_DEVICE C10_HOST_DEVICE CUTE_DEVICE CUTE_HOST_DEVICE CUTLASS_DEVICE CUTLASS_HOST_DEVICE CUTLASS_GLOBAL "
@@ -27,13 +26,10 @@ HOST_TYPES = frozenset(
 )
 
 CONTAINERS = ("namespace_definition", "linkage_specification", "declaration_list")
-CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef")
+CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef")
+CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 KEPT = (
     "comment",
-    "preproc_def",
-    "preproc_function_def",
-    "preproc_call",
-    "preproc_include",
     "using_declaration",
     "type_definition",
     "alias_declaration",
@@ -41,10 +37,19 @@ KEPT = (
     "static_assert_declaration",
     "concept_definition",
     "enum_specifier",
-    "struct_specifier",
-    "class_specifier",
-    "union_specifier",
+    *CLASSES,
 )
+NOT_COMPILED = "does not compile as device code"
+PARTS = {  # what a piece is called -> in a list
+    "function_definition": "function",
+    "template_declaration": "template",
+    "ERROR": "declaration",
+    "type_definition": "type",
+    "alias_declaration": "type",
+    "field_declaration": "member",
+    "friend_declaration": "friend",
+    "template_instantiation": "instantiation",
+}
 
 
 @dataclass(frozen=True)
@@ -56,32 +61,53 @@ class Dropped:
         name: its name, as far as it has one.
         line: where it begins, from 1.
         reason: why.
+        file: the name of the header it is in; "" in the source itself.
     """
 
     what: str
     name: str
     line: int
     reason: str
+    file: str = ""
 
     def __str__(self) -> str:
+        place = f"{self.file}: line {self.line}" if self.file else f"line {self.line}"
         return (
-            f"line {self.line}: {self.what} {self.name}: {self.reason}"
-            if self.name
-            else f"line {self.line}: {self.reason}"
+            f"{place}: {self.what} {self.name}: {self.reason}" if self.name else f"{place}: {self.what}: {self.reason}"
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Piece:
-    """A part of the text that can be left out without another one: byte offsets, lines, what it is."""
+    """A declaration: offsets in the translation unit, and what becomes of it.
+
+    Attributes:
+        start, end: of the declaration. tail: where the body of a function or class begins, with its initialisers or bases; -1.
+        insert: where a qualifier can be inserted.
+        what, name: as in :class:`Dropped`.
+        kind: ``"function"``, ``"class"``, ``"data"`` (a data member, on which the layout depends) or ``"other"``.
+        device: whether it is device code. member: whether of a class.
+        special: ``"constructor"``, ``"destructor"``, ``"virtual"`` or "".
+        state: ``"kept"``; ``"annotated"``: ``__device__`` is inserted; ``"declared"``: without its body, so that a use is an
+            error; ``"gone"``.
+        reason: why it is not kept.
+        fixed: it is part of a macro's expansion that holds other things, too, and cannot be changed alone.
+    """
 
     start: int
     end: int
-    first_line: int
-    last_line: int
     what: str
     name: str
+    kind: str
     device: bool
+    tail: int = -1
+    insert: int = -1
+    member: bool = False
+    special: str = ""
+    state: str = "kept"
+    reason: str = ""
+    fixed: bool = False
+    owner: Piece | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +129,7 @@ class HostLaunch:
     @property
     def concrete(self) -> bool:
         """Whether it names an instance of a template by numbers and built-in types alone, which mean the same everywhere."""
-        arguments = re.fullmatch(r"[\w:]+<(.*)>", self.kernel, re.DOTALL)
+        arguments = re.fullmatch(r"[\w:]+\s*<(.*)>", self.kernel, re.DOTALL)
         return arguments is not None and all(re.fullmatch(_CONCRETE, word.strip()) for word in arguments[1].split(","))
 
 
@@ -113,175 +139,363 @@ _CONCRETE = (
 )
 
 
-@dataclass(frozen=True)
-class Include:
-    """An ``#include`` line: the name, whether in quotes, the line and the byte offsets."""
-
-    name: str
-    quoted: bool
-    line: int
-    start: int
-    end: int
-
-
 @dataclass
 class DevicePart:
-    """A source, its pieces, and what is left out of it.
+    """A translation unit, its pieces, and what is left out of it.
 
     Attributes:
-        source: the whole text, as bytes.
-        pieces: what can be left out, smaller ones after those that contain them.
-        dropped: what is left out.
-        includes, launches: of the whole source.
+        unit: the translation unit. pieces: its declarations, outer ones first. launches: in its host code.
+        inactive: host code in inactive branches: file, begin, end and what it is.
     """
 
-    source: bytes
+    unit: Unit
     pieces: list[Piece] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-    includes: list[Include] = field(default_factory=list)
     launches: list[HostLaunch] = field(default_factory=list)
-    _gone: list[tuple[int, int]] = field(default_factory=list)
+    inactive: list[tuple[Inclusion, int, int, Dropped]] = field(default_factory=list)
+    _known_words: tuple[tuple[str, ...], frozenset[str]] | None = None
+
+    @property
+    def source(self) -> Inclusion:
+        """The source itself."""
+        return self.unit.inclusions[0]
 
     @property
     def text(self) -> str:
-        """The device code, with blanks in place of what is left out."""
-        data = bytearray(self.source)
-        for start, end in self._gone:
-            for i in range(start, end):
-                if data[i] not in b"\r\n":
-                    data[i] = 0x20
-        return data.decode(errors="replace")
+        """The device code of the source, with blanks in place of what is left out."""
+        return self.text_of(self.source)
 
-    def drop(self, start: int, end: int, what: Dropped) -> None:
-        """Leave out a range of bytes."""
-        self._gone.append((start, end))
-        self.dropped.append(what)
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """The declarations that are left out or only declared, in the order of the translation unit."""
+        gone = [p for p in self.pieces if p.state in ("declared", "gone") and not _within_gone(p)]
+        found = [Dropped(p.what, p.name, *self._line_and_file(p)) for p in gone]
+        return tuple(dict.fromkeys((*found, *(dropped for *_, dropped in self.inactive))))
 
-    def drop_at(self, line: int, reason: str) -> bool:
-        """Leave out the smallest piece with this line that is no device code. Returns whether there was one."""
-        found = [
-            piece
-            for piece in self.pieces
-            if piece.first_line <= line <= piece.last_line
-            and not piece.device
-            and not any(start <= piece.start and piece.end <= end for start, end in self._gone)
-        ]
-        if not found:
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is not as it was."""
+        return bool(self.inactive) or any(p.state != "kept" for p in self.pieces) or "__NVCC__" in self.source.text
+
+    def _line_and_file(self, piece: Piece) -> tuple[int, str, str]:
+        inclusion, start, _ = self.unit.places(piece.start, piece.end)[0]
+        return inclusion.line(start), piece.reason, self.file_of(inclusion)
+
+    def file_of(self, inclusion: Inclusion) -> str:
+        """The name of a header; "" for the source."""
+        return "" if inclusion is self.source else inclusion.path.rpartition("/")[2]
+
+    def text_of(self, inclusion: Inclusion, names: Mapping[int, str | None] | None = None) -> str:
+        """The device code of one file, with blanks in place of what is left out; directives stay.
+
+        Args:
+            names: offset of an ``#include`` -> what to write for the header's name, with quotes; None: leave the line out.
+        """
+        return "".join(self._characters(inclusion, names or {}))
+
+    def _characters(self, inclusion: Inclusion, names: Mapping[int, str | None]) -> list[str]:
+        """What stands for each character of a file."""
+        out = list(inclusion.text)
+        changes: list[tuple[int, str]] = []
+        gone = [(a, b) for one, a, b, _ in self.inactive if one is inclusion]
+        for piece in self.pieces:
+            if piece.state == "kept" or _within_gone(piece):
+                continue
+            if piece.state == "annotated" or (piece.state == "declared" and piece.kind == "function"):
+                where = self._exact(piece.insert)
+                if where is not None and where[0] is inclusion:
+                    changes.append((where[1], "__device__ "))
+            if piece.state in ("gone", "declared"):
+                start = piece.start if piece.state == "gone" else piece.tail
+                ranges = [(a, b) for one, a, b in self.unit.places(start, piece.end) if one is inclusion]
+                gone += ranges
+                first = self.unit.places(start, piece.end)[0]
+                if ranges and first[0] is inclusion:
+                    changes.append((first[1], _replacement(piece)))
+        for start, end in [*gone, *_other_branches(inclusion, gone)]:
+            _blank(out, start, end)
+        is_kept = {i.start for i in inclusion.includes if i.inclusion is not None}
+        for start, end, keyword in inclusion.directives:
+            inside = any(a <= start and end <= b for a, b in gone)
+            stays = keyword not in ("include", "include_next", "pragma", "error", "line", "") or start in is_kept
+            if inside and stays:
+                out[start:end] = inclusion.text[start:end]
+            if keyword in CONDITIONS and "__NVCC__" in inclusion.text[start:end]:
+                # nvcc defines both, and NVRTC the second one
+                out[start:end] = _in_place(inclusion.text[start:end], "__NVCC__", "__CUDACC__")
+        for include in inclusion.includes:
+            if include.start not in names:
+                continue
+            name = names[include.start]
+            if name is None:
+                _blank(out, include.start, include.end)
+            else:
+                _blank(out, include.name_start, include.name_end)
+                out[include.name_start] = name
+        for at, text in changes:
+            _put(out, at, text)
+        return out
+
+    def _exact(self, at: int) -> tuple[Inclusion, int] | None:
+        """The file and offset of a character of the translation unit; None inside an expansion."""
+        found = self.unit.between(at, at + 1)
+        if not found or not found[0].exact:
+            return None
+        return found[0].inclusion, found[0].start + at - found[0].at
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of what is left in the translation unit."""
+        state = tuple(piece.state for piece in self.pieces)
+        if self._known_words is None or self._known_words[0] != state:
+            self._known_words = (state, self.remaining())
+        return self._known_words[1]
+
+    def remaining(self, without: Piece | None = None) -> frozenset[str]:
+        """The words of what is left in the translation unit, except in one piece."""
+        out = list(self.unit.text)
+        for piece in self.pieces:
+            if piece is without or (piece.state == "gone" and not _within_gone(piece)):
+                _blank(out, piece.start, piece.end)
+            elif piece.state == "declared":
+                _blank(out, piece.tail, piece.end)
+        bare = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', " ", "".join(out), flags=re.DOTALL)
+        return frozenset(re.findall(r"\w+", bare))
+
+    def find(self, files: Collection[int], line: int, column: int) -> Piece | None:
+        """The smallest piece at a place of the device code of one of the inclusions with these identities.
+
+        Without a column (0), and where no piece is at the column: the smallest one with the line.
+        """
+        for inclusion in self.unit.inclusions:
+            if id(inclusion) not in files:
+                continue
+            begin, end = _line_span(inclusion.text, line)
+            ranges = [
+                (b - a, piece, a, b)
+                for piece in self.pieces
+                for one, a, b in self.unit.places(piece.start, piece.end)
+                if one is inclusion and a <= end and begin < b
+            ]
+            if column:
+                at, seen = begin, 0
+                characters = self._characters(inclusion, {})
+                while at < end and seen + len(characters[at]) < column:
+                    seen += len(characters[at])
+                    at += 1
+                exact = [found for found in ranges if found[2] <= at < found[3]]
+                ranges = exact or ranges
+            if ranges:
+                return min(ranges, key=lambda found: found[0])[1]
+        return None
+
+    def leave_out(self, piece: Piece, message: str) -> bool:
+        """Leave out more of a piece that has an error. Returns whether that was possible.
+
+        A use of something that was left out must be an error: functions become deleted ones, classes are only declared, and
+        what cannot be declared goes only if nothing that is left names it.
+        """
+        if piece.device or piece.fixed or piece.state == "gone" or _within_gone(piece):
             return False
-        piece = min(found, key=lambda p: p.end - p.start)
-        self.drop(piece.start, piece.end, Dropped(piece.what, piece.name, piece.first_line, reason))
-        return True
+        if piece.kind == "function":
+            return self._leave_out_function(piece)
+        if piece.kind == "class":
+            if piece.state == "kept" and piece.tail >= 0 and self._exact(piece.tail) is not None:
+                return _set(piece, "declared")
+            return self._if_unused(piece)
+        if piece.kind == "data" and piece.owner is not None:
+            return self.leave_out(piece.owner, message)
+        if "static assertion failed" in message:
+            return False
+        if self._if_unused(piece):
+            return True
+        return piece.owner is not None and self.leave_out(piece.owner, message)
+
+    def _leave_out_function(self, piece: Piece) -> bool:
+        declarable = piece.tail >= 0 and self._exact(piece.tail) is not None and self._exact(piece.insert) is not None
+        if piece.state in ("kept", "annotated") and declarable:
+            return _set(piece, "declared")
+        if piece.special == "virtual" and piece.owner is not None:  # the layout of the class depends on it
+            return self.leave_out(piece.owner, "")
+        if piece.state == "kept" and not piece.member:
+            return self._if_unused(piece)
+        return _set(piece, "gone")
+
+    def _if_unused(self, piece: Piece) -> bool:
+        if piece.what != "instantiation" and not piece.what.startswith("using"):
+            names = set(re.findall(r"\w+", piece.name))
+            if piece.name.startswith("{"):  # enumerators
+                names = set(re.findall(r"(\w+)\s*(?:[,=}]|$)", piece.name))
+            if names & self.remaining(piece):
+                return False
+        return _set(piece, "gone")
 
 
-def device_part(text: str, macros: Mapping[str, str] | None = None) -> DevicePart:
-    """Parse a source, and leave out its host functions and host variables.
+def _line_span(text: str, line: int) -> tuple[int, int]:
+    """Where a line, from 1, begins and ends."""
+    start = 0
+    for _ in range(line - 1):
+        start = text.find("\n", start) + 1 or len(text)
+    end = text.find("\n", start)
+    return start, len(text) if end < 0 else end
+
+
+def _set(piece: Piece, state: str) -> bool:
+    piece.state, piece.reason = state, piece.reason or NOT_COMPILED
+    return True
+
+
+def _within_gone(piece: Piece) -> bool:
+    owner = piece.owner
+    while owner is not None:
+        if owner.state in ("gone", "declared"):
+            return True
+        owner = owner.owner
+    return False
+
+
+def _replacement(piece: Piece) -> str:
+    if piece.state == "gone":
+        if piece.special == "constructor":  # the class must not seem to have none; no expression has this type
+            return f"{piece.name}(struct type_of_the_host&) = delete;"
+        return ""
+    if piece.kind == "class":
+        return ";"
+    return ";" if piece.special in ("virtual", "destructor") else " = delete;"
+
+
+def _blank(out: list[str], start: int, end: int) -> None:
+    for i in range(start, min(end, len(out))):
+        if out[i] not in "\r\n":
+            out[i] = " " if out[i] else ""
+
+
+def _put(out: list[str], at: int, text: str) -> None:
+    """Write a text at an offset, over blanks as far as there are some."""
+    if not text:
+        return
+    end = at
+    while end < len(out) and end - at < len(text) and out[end] == " ":
+        out[end] = ""
+        end += 1
+    if at < len(out):
+        out[at] = text + out[at]
+    else:
+        out.append(text)
+
+
+def _in_place(text: str, word: str, other: str) -> list[str]:
+    """The characters of a text with another word in place of one; a list of the same length."""
+    out = list(text)
+    for match in re.finditer(rf"\b{word}\b", text):
+        out[match.start() : match.end()] = [other, *[""] * (len(word) - 1)]
+    return out
+
+
+def _other_branches(inclusion: Inclusion, gone: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The inactive branches of conditions in which one branch holds a part of what is gone, such as the head of a function."""
+    for group in inclusion.groups:
+        for start, end in gone:
+            cut = group.start < start < group.end < end or start < group.start < end < group.end
+            if cut:
+                yield from group.inactive
+
+
+def device_part(
+    text: str,
+    path: str = "source.cu",
+    find: Finder = lambda name, quoted, path: None,
+    predefined: Mapping[str, str] | None = None,
+    prelude: str = "",
+) -> DevicePart:
+    """Parse a source with its headers, and leave out its host functions and host variables.
 
     Args:
-        macros: macro -> value, of headers; those of the text are added. A function is device code if a macro before its
-            name expands to ``__device__`` or ``__global__``.
+        path, find, predefined, prelude: as for :func:`ptxkit.compiler.host_code.preprocessor.preprocess`.
 
     Raises:
         UnavailableError: tree-sitter is not installed.
     """
-    data = text.encode(errors="replace")
-    part = DevicePart(data)
-    known = {**(macros or {}), **macro_values(text)}
-    qualifiers = frozenset(_device_macros(known)) | DEVICE_MACROS
-    parsed = bytearray(data)
-    for start, end, name, device in _macro_calls(text, known, qualifiers):
-        first, last = (len(text[:at].encode(errors="replace")) for at in (start, end))
-        parsed[first:last] = b" " * (last - first)
-        if not device:
-            line = text.count("\n", 0, start) + 1
-            part.drop(first, last, Dropped("macro call", name, line, "a macro that expands to a host function"))
-    root = _parser().parse(bytes(parsed)).root_node
-    for node in _walk(root):
-        if node.type == "preproc_include":
-            _note_include(part, node)
-        elif node.type == "call_expression" and (launch := _launch(node)) is not None:
-            part.launches.append(launch)
-    _visit(part, root, qualifiers)
+    unit = preprocess(path, text, find, predefined or {"__CUDACC__": "1", "__CUDACC_RTC__": "1"}, prelude)
+    part = DevicePart(unit)
+    qualifiers = frozenset((*DEVICE_WORDS, *DEVICE_MACROS, *unit.device_macros))
+    reader = _Reader(part, qualifiers)
+    reader.read(unit.text)
+    _separate_shared(part)
+    _delete_what_is_named(part)
+    for inclusion in unit.inclusions:
+        _read_inactive(part, inclusion, qualifiers)
     return part
 
 
-def macro_values(text: str) -> dict[str, str]:
-    """Macro -> value, of the ``#define`` lines of a text; of function-like macros the value after the parameters."""
-    joined = re.sub(r"\\\r?\n", " ", text)
-    return {
-        m[1]: m[2]
-        for m in re.finditer(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\([^)\n]*\))?[ \t]*(.*)$", joined, re.MULTILINE)
-    }
+def _separate_shared(part: DevicePart) -> None:
+    """Fix the pieces that begin or end within the expansion of a macro that holds other pieces, too."""
+    outer = [piece for piece in part.pieces if piece.owner is None]
+    holders: dict[int, list[Piece]] = {}
+    for piece in part.pieces:
+        for segment in part.unit.between(piece.start, piece.end):
+            if segment.exact or (piece.start <= segment.at and segment.at + segment.length <= piece.end):
+                continue
+            inside = part.unit.text[segment.at : segment.at + segment.length]
+            before = inside[: max(0, piece.start - segment.at)].strip()
+            after = inside[max(0, piece.end - segment.at) :].strip() if piece.end < segment.at + segment.length else ""
+            if before or after.strip(";"):
+                holders.setdefault(segment.at, []).append(piece)
+    for at, pieces in holders.items():
+        everything = [p for p in outer if p.start < at + 1 or p in pieces]
+        same = [p for p in pieces if p in everything]
+        if any(p.owner is not None for p in pieces) or not all(p.state == "gone" for p in same):
+            for piece in pieces:
+                piece.fixed, piece.state = True, "kept"
 
 
-_CALL = re.compile(r"^[ \t]*([A-Za-z_]\w*)[ \t]*\(", re.MULTILINE)
+def _delete_what_is_named(part: DevicePart) -> None:
+    """Declare, as deleted, the host functions whose names are left in device code: a call of one must be an error.
 
-
-def _macro_calls(
-    text: str, macros: Mapping[str, str], qualifiers: frozenset[str]
-) -> Iterator[tuple[int, int, str, bool]]:
-    """Calls of macros at namespace scope that expand to functions: begin, end, the macro, and whether it is device code.
-
-    A parser that does not expand macros cannot tell such a call from the beginning of a function.
+    Without them overload resolution might take another function.
     """
-    depth_at = _brace_depths(text)
-    directives = [m.span() for m in _TOKEN.finditer(text) if m[0].lstrip().startswith("#")]
-    for match in _CALL.finditer(text):
-        name, value = match[1], macros.get(match[1], "")
-        if "{" not in value and "m.def" not in value:
+    remaining = part.remaining()
+    defined = {p.name for p in part.pieces if p.state == "gone" and p.what == "function"}
+    for piece in part.pieces:
+        if piece.state != "gone" or piece.kind != "function" or piece.fixed or piece.member or piece.tail < 0:
             continue
-        if any(word in value for word in ("struct", "class ", "enum", "typedef", "using ")) or depth_at(match.start(1)):
+        head = part.unit.text[piece.start : piece.tail]
+        words = set(re.findall(r"\w+", head))
+        if words & HOST_TYPES or "std" in words or "::" in piece.name or piece.name == "main":
             continue
-        at = bisect.bisect(directives, (match.start(1), len(text))) - 1
-        if at >= 0 and match.start(1) < directives[at][1]:
-            continue  # part of another macro
-        end = _closing(text, match.end() - 1)
-        if end is not None:
-            end += 1 if text[end : end + 1] == ";" else 0
-            yield match.start(1), end, name, name in qualifiers
-
-
-_TOKEN = re.compile(
-    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|[{}()]|^[ \t]*#(?:\\\n|[^\n])*',
-    re.DOTALL | re.MULTILINE,
-)
-
-
-def _brace_depths(text: str) -> Callable[[int], int]:
-    """A function from an offset to the number of open braces there, without those of namespaces and ``extern "C"``."""
-    offsets, depths, stack = [0], [0], list[bool]()
-    for match in _TOKEN.finditer(text):
-        if match[0] == "{":
-            before = text[max(0, match.start() - 120) : match.start()]
-            stack.append(not re.search(r'(\bnamespace\b[\w\s:]*|extern\s*"C"\s*)$', before))
-        elif match[0] == "}" and stack:
-            stack.pop()
-        else:
+        is_prototype = piece.tail == piece.end - 1
+        operator_ = piece.name.startswith("operator")
+        if not (operator_ or piece.name in remaining) or (is_prototype and piece.name in defined):
             continue
-        offsets.append(match.end())
-        depths.append(sum(stack))
-    return lambda at: depths[bisect.bisect_right(offsets, at) - 1]
+        if part._exact(piece.tail) is not None and part._exact(piece.insert) is not None:
+            piece.state = "declared"
 
 
-def _closing(text: str, opening: int) -> int | None:
-    """The offset behind the parenthesis that closes the one at ``opening``."""
-    depth = 0
-    for match in _TOKEN.finditer(text, opening):
-        depth += {"(": 1, ")": -1}.get(match[0], 0)
-        if not depth and match[0] == ")":
-            return match.end()
-    return None
-
-
-def _device_macros(macros: Mapping[str, str]) -> Iterator[str]:
-    """The macros that expand to text with a device qualifier, directly or through another macro."""
-    device = {name for name, value in macros.items() if any(word in value for word in DEVICE_WORDS)}
-    while True:
-        more = {
-            name for name, value in macros.items() if name not in device and device & set(re.findall(r"\w+", value))
-        }
-        if not more:
-            return iter(device)
-        device |= more
+def _read_inactive(part: DevicePart, inclusion: Inclusion, qualifiers: frozenset[str]) -> None:
+    """Leave out the host code of inactive branches, too, where they hold whole declarations."""
+    outer = [
+        (start, end)
+        for piece in part.pieces
+        if piece.owner is None
+        for one, start, end in part.unit.places(piece.start, piece.end)
+        if one is inclusion
+    ]
+    stretches = [stretch for group in inclusion.groups for stretch in group.inactive]
+    for start, end in stretches:
+        if any(a < end and start < b for a, b in outer) or any(
+            a <= start and end <= b and (a, b) != (start, end) for a, b in stretches
+        ):
+            continue
+        text = list(inclusion.text[start:end])
+        for a, b, _ in inclusion.directives:
+            _blank(text, max(0, a - start), min(b, end) - start) if a >= start else None
+        bare = "".join(text)
+        alone = DevicePart(Unit(bare, [Segment(0, len(bare), inclusion, start, end, exact=True)], [inclusion]))
+        if bare.strip() and _Reader(alone, qualifiers).read(bare):
+            for piece in alone.pieces:
+                if piece.state == "gone":
+                    line = inclusion.line(start + piece.start)
+                    dropped = Dropped(piece.what, piece.name, line, piece.reason, part.file_of(inclusion))
+                    part.inactive.append((inclusion, start + piece.start, start + piece.end, dropped))
 
 
 @functools.cache
@@ -296,6 +510,254 @@ def _parser() -> Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
 
 
+_PARENTHESES = r"\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_ATTRIBUTES = re.compile(
+    rf"\b(?:__align__|alignas|__launch_bounds__|__cluster_dims__|__maxnreg__|__attribute__|__declspec|__block_size__){_PARENTHESES}|"
+    r"\b(?:__host__|__forceinline__|__noinline__|__inline__|__restrict__|__restrict|__extension__)\b"
+)
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+
+
+class _Reader:
+    """Reads the declarations of a text. Offsets of nodes are offsets of the text, since each character is one byte."""
+
+    def __init__(self, part: DevicePart, qualifiers: frozenset[str]) -> None:
+        self.part = part
+        self.qualifiers = qualifiers
+        self.text = ""
+        words = "|".join(sorted(map(re.escape, qualifiers), key=len, reverse=True))
+        self._words = re.compile(rf"\b(?:{words})\b")
+
+    def read(self, text: str) -> bool:
+        """Add the pieces and launches of a text. Returns whether the parser understood all of it."""
+        self.text = text
+        plain = re.sub(r"[^\x00-\x7f]", "_", text)
+        # qualifiers and attributes at any place of a declaration would confuse the parser; they are searched in the text
+        for pattern in (self._words, _ATTRIBUTES):
+            plain = pattern.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), plain)
+        root = _parser().parse(plain.encode()).root_node
+        for node in _walk(root):
+            if node.type == "call_expression" and (launch := self._launch(node)) is not None:
+                self.part.launches.append(launch)
+        self._visit(root, 0)
+        return not root.has_error
+
+    def _of(self, start: int, end: int) -> str:
+        return self.text[start:end]
+
+    def _has_qualifier(self, text: str) -> bool:
+        return bool(self._words.search(_COMMENT_OR_STRING.sub(" ", text)))
+
+    def _visit(self, parent: Node, before: int) -> None:
+        """Add the declarations below a node, which begins, with its qualifiers, behind ``before``."""
+        children = parent.children
+        for i, node in enumerate(children):
+            holds = any(c.type in ("function_definition", "template_declaration", "declaration") for c in node.children)
+            if (node.type in CONTAINERS and _has_list(node)) or (node.type == "ERROR" and holds):
+                self._visit(node, children[i - 1].end_byte if i else before)
+                continue
+            if not node.is_named or node.type in (
+                "comment",
+                "namespace_identifier",
+                "string_literal",
+                "identifier",
+                "nested_namespace_specifier",
+            ):
+                continue
+            end = node.end_byte
+            if i + 1 < len(children) and children[i + 1].type == ";":
+                end = children[i + 1].end_byte
+            start = self._with_qualifiers(children[i - 1].end_byte if i else before, node.start_byte)
+            self._add(node, start, end)
+
+    def _with_qualifiers(self, before: int, start: int) -> int:
+        """Where a declaration begins, with the qualifiers before it."""
+        between = self._of(before, start)
+        match = re.search(r"\S", _COMMENT_OR_STRING.sub(lambda m: " " * len(m[0]), between))
+        return before + match.start() if match is not None else start
+
+    def _add(self, node: Node, start: int, end: int) -> None:
+        inner = _inner(node)
+        head = self._head(node, start)
+        device = self._has_qualifier(head)
+        piece = Piece(start, end, self._what(node), self._name(node), "other", device)
+        self._classify(piece, node, inner)
+        if not device:
+            piece.reason = self._host_reason(inner, head)
+            if piece.reason:
+                piece.state = "gone"
+            elif piece.kind == "function" and set(re.findall(r"\w+", head)) & set(COMPILE_TIME_WORDS):
+                piece.state = "annotated"
+        self.part.pieces.append(piece)
+        if piece.state != "gone":
+            self._classes(node, piece)
+
+    def _classify(self, piece: Piece, node: Node, inner: Node) -> None:
+        """Find out what can become of a piece."""
+        if inner.type == "function_definition" and not _is_class(self._of(inner.start_byte, self._head_end(inner))):
+            piece.kind, piece.tail = "function", self._body(inner)
+            piece.insert = piece.start if inner is node else inner.start_byte
+        elif inner.type in ("declaration", "field_declaration") and _declares_function(inner):
+            piece.kind = "function"
+            piece.tail = piece.end - 1 if self._of(piece.end - 1, piece.end) == ";" else -1
+            piece.insert = piece.start if inner is node else inner.start_byte
+        elif inner.type in CLASSES and (body := inner.child_by_field_name("body")) is not None:
+            bases = next((c for c in inner.children if c.type == "base_class_clause"), body)
+            piece.kind, piece.tail = "class", bases.start_byte
+
+    @staticmethod
+    def _body(inner: Node) -> int:
+        for child in inner.children:
+            if child.type in ("field_initializer_list", "compound_statement"):
+                return child.start_byte
+        return -1
+
+    def _classes(self, node: Node, piece: Piece) -> None:
+        """Add the members of the classes that a declaration defines."""
+        inner = _inner(node)
+        waiting = [inner] if inner.type in CLASSES else [c for c in inner.children if c.type in CLASSES]
+        for one in waiting:
+            body = one.child_by_field_name("body")
+            if body is not None:
+                self._members(body, piece, self._name(one))
+
+    def _members(self, body: Node, owner: Piece, class_name: str) -> None:
+        children = body.children
+        for i, node in enumerate(children):
+            if not node.is_named or node.type in ("comment", "access_specifier"):
+                continue
+            end = node.end_byte
+            if i + 1 < len(children) and children[i + 1].type == ";":
+                end = children[i + 1].end_byte
+            start = self._with_qualifiers(children[i - 1].end_byte, node.start_byte)
+            inner = _inner(node)
+            head = self._head(node, start)
+            words = set(re.findall(r"\w+", _COMMENT_OR_STRING.sub(" ", head)))
+            piece = Piece(start, end, self._what(node), self._name(node), "other", self._has_qualifier(head))
+            piece.member, piece.owner = True, owner
+            self._classify(piece, node, inner)
+            plain = re.sub(r"<.*", "", class_name)
+            if piece.kind == "function":
+                piece.what = "member function"
+                text = self._of(piece.start, piece.end)
+                if piece.name == plain:
+                    piece.special = "constructor"
+                elif piece.name.startswith("~"):
+                    piece.special = "destructor"
+                if words & {"virtual", "override", "final"} or re.search(
+                    r"\b(override|final)\b", text[len(head) :][:40]
+                ):
+                    piece.special = "virtual"
+                settled = re.search(r"=\s*(default|delete)\s*;?\s*$", text) is not None
+                pure = re.search(r"=\s*0\s*;?\s*$", text) is not None
+                if not piece.device and not settled:
+                    if words & set(COMPILE_TIME_WORDS) or pure:
+                        piece.state = "annotated"
+                    elif piece.tail >= 0:
+                        piece.state, piece.reason = "declared", "a host function"
+                        if words & HOST_TYPES and piece.special != "virtual":
+                            piece.state = "gone"
+            elif inner.type == "field_declaration" and "static" not in words:
+                piece.kind = "data"
+            self.part.pieces.append(piece)
+            self._classes(node, piece)
+
+    def _what(self, node: Node) -> str:
+        inner = _inner(node)
+        if inner.type in CLASSES:
+            return inner.type.partition("_")[0]
+        if inner.type == "declaration" and not _declares_function(inner):
+            return "variable"
+        kind = PARTS.get(inner.type if node.type == "linkage_specification" else node.type, node.type)
+        return kind.replace("_specifier", "").replace("_", " ")
+
+    def _name(self, node: Node) -> str:
+        inner = _inner(node)
+        if inner.type == "enum_specifier" and (body := inner.child_by_field_name("body")) is not None:
+            named = inner.child_by_field_name("name")
+            if named is None:
+                return self._of(body.start_byte, body.end_byte)
+        for field_name in ("declarator", "name"):
+            found = inner.child_by_field_name(field_name)
+            while found is not None and (further := _further(found)) is not None:
+                found = further
+            if found is not None:
+                return self._of(found.start_byte, found.end_byte).partition("(")[0].strip()[:60]
+        if inner.type in ("friend_declaration", "using_declaration"):
+            deeper = next((c for c in inner.children if c.type in ("function_definition", "declaration")), None)
+            if deeper is not None:
+                return self._name(deeper)
+            words = re.findall(r"\w+", self._of(inner.start_byte, inner.end_byte))
+            return words[-1] if words else ""
+        return ""
+
+    def _head_end(self, inner: Node) -> int:
+        body = inner.child_by_field_name("body")
+        end = body.start_byte if body is not None else inner.end_byte
+        if inner.type in ("declaration", "field_declaration"):
+            values = (child.child_by_field_name("value") for child in inner.children if child.type == "init_declarator")
+            end = min((value.start_byte for value in values if value is not None), default=end)
+            for child in inner.children:
+                if child.type in CLASSES and child.child_by_field_name("body") is not None:
+                    end = min(end, child.start_byte)
+        if inner.type in CLASSES:
+            end = inner.start_byte  # a class is no device code itself
+        if inner.type == "friend_declaration":
+            deeper = next((c for c in inner.children if c.type == "function_definition"), None)
+            if deeper is not None:
+                return self._head_end(deeper)
+        return end
+
+    def _head(self, node: Node, start: int) -> str:
+        return self._of(start, max(start, self._head_end(_inner(node))))
+
+    def _host_reason(self, inner: Node, head: str) -> str:
+        """Why a piece at namespace scope is host code; "" for what stays."""
+        if inner.type in KEPT or inner.text == b";":
+            return ""
+        words = set(re.findall(r"\w+", head))
+        if inner.type == "function_definition" and _is_class(self._of(inner.start_byte, self._head_end(inner))):
+            return ""  # the parser takes a class with unknown attributes for a function
+        if inner.type == "function_definition":
+            return "" if words & set(COMPILE_TIME_WORDS) else "a host function"
+        if inner.type == "template_instantiation":
+            return "an instantiation of a host function" if "class" not in words and "struct" not in words else ""
+        if inner.type == "declaration":
+            if _declares_function(inner):
+                return "" if words & set(COMPILE_TIME_WORDS) else "a declaration of a host function"
+            constant = words & {"const", *COMPILE_TIME_WORDS} and not words & HOST_TYPES
+            return "" if constant else "a host variable"
+        if inner.type in (
+            "expression_statement",
+            "call_expression",
+            "compound_statement",
+            "for_statement",
+            "if_statement",
+            "return_statement",
+        ):
+            return "a statement of the host"
+        return ""
+
+    def _launch(self, node: Node) -> HostLaunch | None:
+        function = node.child_by_field_name("function")
+        chevrons = next((child for child in node.children if child.type == "kernel_call_syntax"), None)
+        if function is None or chevrons is None:
+            return None
+        words = [self._of(c.start_byte, c.end_byte).strip() for c in chevrons.named_children if c.type != "comment"]
+        grid, block, shared = [*words, "", "", ""][:3]
+        inclusion, start, _ = self.part.unit.places(node.start_byte, node.end_byte)[0]
+        kernel = " ".join(self._of(function.start_byte, function.end_byte).split())
+        kernel = re.sub(r"\s*(<|>|::)\s*", r"\1", kernel)
+        return HostLaunch(kernel, grid, block, shared, inclusion.line(start))
+
+
+def _further(node: Node) -> Node | None:
+    further = node.child_by_field_name("declarator")
+    if further is None and node.type in ("reference_declarator", "parenthesized_declarator"):
+        further = next(iter(node.named_children), None)
+    return further
+
+
 def _walk(node: Node) -> Iterator[Node]:
     waiting = [node]
     while waiting:
@@ -304,58 +766,9 @@ def _walk(node: Node) -> Iterator[Node]:
         waiting.extend(reversed(current.children))
 
 
-def _visit(part: DevicePart, parent: Node, qualifiers: frozenset[str]) -> None:
-    children = parent.children
-    for i, node in enumerate(children):
-        if node.type in CONDITIONS or (node.type in CONTAINERS and _has_list(node)):
-            _visit(part, node, qualifiers)
-            continue
-        if not node.is_named or node.type in (
-            "namespace_identifier",
-            "string_literal",
-            "identifier",
-            "nested_namespace_specifier",
-        ):
-            continue
-        if (
-            node.parent is not None
-            and node.parent.type in ("preproc_if", "preproc_elif")
-            and node == node.parent.child_by_field_name("condition")
-        ):
-            continue
-        end = node.end_byte
-        if i + 1 < len(children) and children[i + 1].type == ";":
-            end = children[i + 1].end_byte
-        device = _has_device_word(node, qualifiers)
-        piece = _piece(node, end, device)
-        reason = "" if device else _host_reason(node)
-        if reason:
-            part.drop(piece.start, piece.end, Dropped(piece.what, piece.name, piece.first_line, reason))
-            continue
-        if node.type not in ("comment", "preproc_include", "preproc_def", "preproc_function_def", "preproc_call"):
-            part.pieces.append(piece)
-            part.pieces.extend(_members(node, qualifiers))
-
-
 def _has_list(node: Node) -> bool:
     """Whether a namespace or a linkage specification holds several declarations, in braces."""
     return node.type == "declaration_list" or any(child.type == "declaration_list" for child in node.children)
-
-
-def _piece(node: Node, end: int, device: bool) -> Piece:
-    what = {"function_definition": "function", "declaration": "declaration", "template_declaration": "template"}
-    kind = what.get(node.type, node.type.replace("_specifier", "").replace("_", " "))
-    return Piece(node.start_byte, end, node.start_point[0] + 1, node.end_point[0] + 1, kind, _name(node), device)
-
-
-def _members(node: Node, qualifiers: frozenset[str]) -> Iterator[Piece]:
-    """The member functions of classes that have no device qualifiers, which can be left out."""
-    for inner in _walk(node):
-        if inner.parent is None or inner.parent.type != "field_declaration_list":
-            continue
-        declares = inner.type in ("field_declaration", "declaration") and b"(" in (inner.text or b"")
-        if (inner.type == "function_definition" or declares) and not _has_device_word(inner, qualifiers):
-            yield _piece(inner, inner.end_byte, device=False)
 
 
 def _inner(node: Node) -> Node:
@@ -364,7 +777,8 @@ def _inner(node: Node) -> Node:
         named = [
             child
             for child in node.children
-            if child.is_named and child.type not in ("template_parameter_list", "string_literal", "requires_clause")
+            if child.is_named
+            and child.type not in ("template_parameter_list", "string_literal", "requires_clause", "comment")
         ]
         if not named:
             return node
@@ -372,62 +786,9 @@ def _inner(node: Node) -> Node:
     return node
 
 
-def _has_device_word(node: Node, qualifiers: frozenset[str]) -> bool:
-    words = set(re.findall(r"\w+", _head(node)))
-    return bool(words & set(DEVICE_WORDS) or words & qualifiers)
-
-
-def _head(node: Node) -> str:
-    """The text of a function or a declaration before its body or its initial value."""
-    inner = _inner(node)
-    body = inner.child_by_field_name("body")
-    end = body.start_byte if body is not None else inner.end_byte
-    if inner.type == "declaration":
-        values = (child.child_by_field_name("value") for child in inner.children if child.type == "init_declarator")
-        end = min((value.start_byte for value in values if value is not None), default=end)
-    if inner.type in ("struct_specifier", "class_specifier", "union_specifier"):
-        end = inner.start_byte  # a class is no device code itself
-    text = (node.text or b"")[: end - node.start_byte]
-    return text.decode(errors="replace")
-
-
-def _host_reason(node: Node) -> str:
-    """Why a piece at namespace scope is host code; "" for what stays."""
-    inner = _inner(node)
-    if inner.type in KEPT or inner.text == b";":
-        return ""
-    head = set(re.findall(r"\w+", _head(node)))
-    if inner.type == "function_definition" and _is_class(inner):
-        return ""  # the parser takes a class with attributes, such as struct __align__(8) pair {...}, for a function
-    if inner.type == "function_definition":
-        return "" if head & set(COMPILE_TIME_WORDS) else "a host function"
-    if inner.type == "template_instantiation":
-        return "an instantiation of a host function" if "class" not in head and "struct" not in head else ""
-    if inner.type == "declaration":
-        if _declares_function(inner):
-            return "" if head & set(COMPILE_TIME_WORDS) else "a declaration of a host function"
-        constant = head & {"const", *COMPILE_TIME_WORDS} and not head & HOST_TYPES
-        return "" if constant else "a host variable"
-    if inner.type in (
-        "expression_statement",
-        "call_expression",
-        "compound_statement",
-        "for_statement",
-        "if_statement",
-        "return_statement",
-    ):
-        return "a statement of the host"
-    return ""
-
-
-def _is_class(node: Node) -> bool:
-    """Whether a "function" begins with struct, class or union, and has no parameters before its body."""
-    head = _head(node)
-    return bool(
-        re.match(
-            r"\s*(struct|class|union)\b(\s*(__align__|alignas|__attribute__)\s*\([^;{]*\))*\s*\w*\s*(:[^{]*)?$", head
-        )
-    )
+def _is_class(head: str) -> bool:
+    """Whether the head of a "function" begins with struct, class or union, and has no parameters before its body."""
+    return bool(re.match(r"\s*(struct|class|union)\b(\s*\w+\s*\([^;{]*\))*\s*\w*\s*(:[^{]*)?$", head))
 
 
 def _declares_function(node: Node) -> bool:
@@ -440,41 +801,13 @@ def _declares_function(node: Node) -> bool:
     return named is not None and named.type != "parenthesized_declarator"
 
 
-def _name(node: Node) -> str:
-    inner = _inner(node)
-    for field_name in ("declarator", "name"):
-        named = inner.child_by_field_name(field_name)
-        while named is not None and (further := named.child_by_field_name("declarator")) is not None:
-            named = further
-        if named is not None:
-            return (named.text or b"").decode(errors="replace").partition("(")[0].strip()[:60]
-    return ""
-
-
-def _note_include(part: DevicePart, node: Node) -> None:
-    path = node.child_by_field_name("path")
-    text = (path.text or b"").decode(errors="replace") if path is not None else ""
-    if len(text) > 2 and text[0] in '"<':
-        part.includes.append(
-            Include(text[1:-1], text[0] == '"', node.start_point[0] + 1, node.start_byte, node.end_byte)
-        )
-
-
-def _launch(node: Node) -> HostLaunch | None:
-    function = node.child_by_field_name("function")
-    chevrons = next((child for child in node.children if child.type == "kernel_call_syntax"), None)
-    if function is None or chevrons is None:
-        return None
-    words = [
-        (child.text or b"").decode(errors="replace") for child in chevrons.named_children if child.type != "comment"
-    ]
-    grid, block, shared = [*words, "", "", ""][:3]
-    return HostLaunch((function.text or b"").decode(errors="replace"), grid, block, shared, node.start_point[0] + 1)
-
-
 def summary(dropped: Iterable[Dropped]) -> str:
     """``"3 functions, 2 includes"``."""
     counts: dict[str, int] = {}
     for one in dropped:
         counts[one.what] = counts.get(one.what, 0) + 1
-    return ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for what, n in counts.items())
+    return ", ".join(f"{n} {_plural(what) if n > 1 else what}" for what, n in counts.items())
+
+
+def _plural(what: str) -> str:
+    return f"{what}es" if what.endswith("s") else f"{what}s"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, Include, device_part, macro_values
+from ptxkit.compiler.host_code.device_part import DevicePart, Dropped
+from ptxkit.compiler.host_code.preprocessor import Inclusion
+from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
 LIBCUDACXX = frozenset(
@@ -109,44 +113,92 @@ class Headers:
 
     Attributes:
         memory: name as included -> text, for NVRTC.
-        directories: of included files, which must be searched, too.
-        parts: name as included -> the device part of that file.
-        dropped: includes that were left out, and host code of included files.
-        macros: macro -> value, of the included files.
-        standard: standard headers that come from libcu++, if the device code uses any.
+        search: the include path. own: the directories on it whose files are device code already, and are not entered.
+        directory, source: of the source.
+        missing: headers that were not found.
+        standard: standard headers that libcu++ may offer.
     """
 
-    memory: dict[str, str] = field(default_factory=dict)
-    directories: list[str] = field(default_factory=list)
-    parts: dict[str, DevicePart] = field(default_factory=dict)
-    dropped: list[Dropped] = field(default_factory=list)
-    macros: dict[str, str] = field(default_factory=dict)
+    search: tuple[str, ...]
+    own: tuple[str, ...]
+    directory: str
+    source: str
+    memory: dict[str, str] = field(default_factory=lambda: {PRELUDE_NAME: PRELUDE})
+    missing: set[str] = field(default_factory=set)
     standard: set[str] = field(default_factory=set)
 
+    def find(self, name: str, quoted: bool, includer: str) -> tuple[str, str] | str | None:
+        """The path and text of a header to enter; the text of one of whose code nothing can be host code; or None."""
+        if name in STANDARD_HEADERS:
+            return STANDARD_HEADERS[name]
+        directory = self.directory if includer == self.source else str(Path(includer).parent)
+        path = _file(name, quoted, directory, self.search)
+        is_own = path is not None and str(path).startswith(self.own)
+        if path is None or (name in HOST_ONLY and is_own):
+            (self.standard if name in LIBCUDACXX else self.missing).add(name)
+            return None
+        try:
+            if is_own:
+                return path.read_text(encoding="utf-8") if str(path).startswith(str(include_dir())) else None
+            return str(path), path.read_text(encoding="utf-8-sig", errors="replace")
+        except OSError:
+            return None  # NVRTC reports it
 
-def resolved(part: DevicePart, directory: str, search: tuple[str, ...], own: tuple[str, ...]) -> Headers:
-    """The headers that a source and its own headers include.
+    def names(self, part: DevicePart, inclusion: Inclusion, virtual: Mapping[int, str]) -> dict[int, str | None]:
+        """What becomes of the includes of a file: for :meth:`DevicePart.text_of`.
 
-    Args:
-        directory: of the source. search: the include path.
-        own: directories of ptxkit and of the CUDA headers on that path, whose files are device code already.
-    """
-    found = Headers({PRELUDE_NAME: PRELUDE})
-    uses_std = "std::" in part.text or "using namespace std" in part.text
-    for include in part.includes:
+        Args:
+            virtual: identity of an inclusion -> its name in memory.
+        """
+        out: dict[int, str | None] = {}
+        for include in inclusion.includes:
+            if include.inclusion is not None:
+                if id(include.inclusion) in virtual:
+                    out[include.start] = f'"{virtual[id(include.inclusion)]}"'
+            elif self.reason(include.name, part):
+                out[include.start] = None
+        return out
+
+    def reason(self, name: str, part: DevicePart) -> str:
+        """Why an include is left out; "" if it stays."""
+        words = part.words
         for library in ("thrust", "cub"):
-            if include.name.startswith(f"{library}/") and include.name not in found.memory:
-                used = f"{library}::" in part.text
-                if library == "cub" and used and include.name == "cub/cub.cuh":
-                    found.memory[include.name] = _cub(search)
-                elif not used:
-                    found.memory[include.name] = "#pragma once\n"
-    _follow(found, part.includes, directory, search, own, set())
-    wanted = uses_std or any("std::" in inner.text for inner in found.parts.values())
-    for name in found.standard:
-        # headers of libcu++ take a second to compile, so that sources whose device code uses none of std get none
-        found.memory[name] = _from_libcudacxx(name, search) if wanted else "#pragma once\n"
-    return found
+            if name.startswith(f"{library}/"):
+                if library not in words:
+                    return "not used by the device code"
+                if name == "cub/cub.cuh":
+                    self.memory[name] = _cub(self.search)
+                    return ""
+        if name in self.missing:
+            return OF_THE_HOST if name in HOST_ONLY else "not found, and taken as a header of the host"
+        if name in self.standard:
+            # headers of libcu++ take a second to compile, so that sources whose device code uses none of std get none
+            if "std" not in words:
+                return "not used by the device code"
+            self.memory[name] = _from_libcudacxx(name, self.search)
+        if name in STANDARD_HEADERS and "std" not in words and not words & _defined(STANDARD_HEADERS[name]):
+            return "not used by the device code"
+        return ""
+
+    def dropped(self, part: DevicePart) -> list[Dropped]:
+        """The includes that are left out."""
+        return [
+            Dropped("include", include.name, include.line, reason, part.file_of(inclusion))
+            for inclusion in part.unit.inclusions
+            for include in inclusion.includes
+            if include.inclusion is None and (reason := self.reason(include.name, part))
+        ]
+
+
+@cache
+def _defined(text: str) -> frozenset[str]:
+    """The names that one of the replacements for standard headers defines, and those of headers that it includes."""
+    included = re.findall(r"#include [<\"]([^>\"]+)", text)
+    more = [_defined(STANDARD_HEADERS[name]) for name in included if name in STANDARD_HEADERS]
+    bare = re.sub(r"//[^\n]*|^namespace.*", "", text, flags=re.MULTILINE)
+    macros = re.findall(r"#define[ ]+(\w+)", bare)
+    types = re.findall(r"(\w+)\s*[,;]", bare)
+    return frozenset((*macros, *types)).union(*more)
 
 
 def _cub(search: tuple[str, ...]) -> str:
@@ -167,57 +219,12 @@ def _from_libcudacxx(name: str, search: tuple[str, ...]) -> str:
     return "#pragma once\n"
 
 
-def _follow(
-    found: Headers,
-    includes: list[Include],
-    directory: str,
-    search: tuple[str, ...],
-    own: tuple[str, ...],
-    seen: set[str],
-) -> None:
-    for include in includes:
-        name = include.name
-        if name in found.memory or name in found.standard or name in STANDARD_HEADERS:
-            continue
-        path = _file(include, directory, (*search, *found.directories))
-        is_own = path is not None and str(path).startswith(own)
-        if path is None or (name in HOST_ONLY and is_own):
-            if name in LIBCUDACXX:
-                found.standard.add(name)
-                continue
-            found.memory[name] = "#pragma once\n"
-            known = OF_THE_HOST if name in HOST_ONLY else "not found, and taken as a header of the host"
-            found.dropped.append(Dropped("include", name, include.line, known))
-            continue
-        if is_own or str(path) in seen:
-            continue
-        seen.add(str(path))
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # NVRTC reports it
-        found.macros |= macro_values(text)
-        inner = device_part(text, found.macros)
-        if str(path.parent) not in found.directories:
-            found.directories.append(str(path.parent))
-        if inner.dropped or _needs_removal(inner):
-            found.parts[name] = inner
-            found.memory[name] = inner.text
-        _follow(found, inner.includes, str(path.parent), search, own, seen)
-
-
-def _needs_removal(part: DevicePart) -> bool:
-    """Whether a header may turn out to contain host code only when it is compiled."""
-    return bool(re.search(rb"\b(cudaStream_t|cudaError_t|std::)", part.source))
-
-
-def _file(include: Include, directory: str, search: tuple[str, ...]) -> Path | None:
-    places = (directory, *search) if include.quoted else search
-    for place in places:
-        path = Path(place) / include.name
+def _file(name: str, quoted: bool, directory: str, search: tuple[str, ...]) -> Path | None:
+    for place in (directory, *search) if quoted else search:
+        path = Path(place) / name
         if path.is_file():
             return path.resolve()
-    return _nearby(include.name, Path(directory)) if include.quoted or "/" in include.name else None
+    return _nearby(name, Path(directory)) if quoted or "/" in name else None
 
 
 def _nearby(name: str, directory: Path) -> Path | None:
