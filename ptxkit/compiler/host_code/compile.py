@@ -260,8 +260,8 @@ def _left_out(log: str, found: Extraction) -> list[str]:
         if one.what != "include" and name in names:
             names.discard(name)
             place = f"line {one.line} of {one.file}" if one.file else f"line {one.line}"
-            mark = "mark it __device__ if kernels use it" if one.reason != NOT_COMPILED else NOT_COMPILED
-            hints.append(f"{one.what} {name} in {place} was left out as host code: {mark}")
+            advice = "it " + NOT_COMPILED if one.reason == NOT_COMPILED else "mark it __device__ if device code uses it"
+            hints.append(f"{one.what} {name} in {place} was left out as host code; {advice}")
     return hints[:4]
 
 

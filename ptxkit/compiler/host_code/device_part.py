@@ -322,7 +322,7 @@ class DevicePart:
 
     def _if_unused(self, piece: Piece) -> bool:
         if piece.what != "instantiation" and not piece.what.startswith("using"):
-            names = set(re.findall(r"\w+", piece.name))
+            names = set(re.findall(r"\w+", re.sub(r"\boperator\b", " ", piece.name)))
             if piece.name.startswith("{"):  # enumerators
                 names = set(re.findall(r"(\w+)\s*(?:[,=}]|$)", piece.name))
             if names & self.remaining(piece):
@@ -594,6 +594,8 @@ class _Reader:
 
     def _classify(self, piece: Piece, node: Node, inner: Node) -> None:
         """Find out what can become of a piece."""
+        if inner.type == "friend_declaration":
+            inner = next((c for c in inner.children if c.type in ("function_definition", "declaration")), inner)
         if inner.type == "function_definition" and not _is_class(self._of(inner.start_byte, self._head_end(inner))):
             piece.kind, piece.tail = "function", self._body(inner)
             piece.insert = piece.start if inner is node else inner.start_byte
@@ -638,7 +640,7 @@ class _Reader:
             self._classify(piece, node, inner)
             plain = re.sub(r"<.*", "", class_name)
             if piece.kind == "function":
-                piece.what = "member function"
+                piece.what = "friend" if inner.type == "friend_declaration" else "member function"
                 text = self._of(piece.start, piece.end)
                 if piece.name == plain:
                     piece.special = "constructor"
