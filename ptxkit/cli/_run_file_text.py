@@ -34,7 +34,7 @@ def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
                     p.name or "-",
                     entry.declarations[p.index],
                     p.wants,
-                    entry.example(p).partition("=")[2],
+                    "-" if entry.key(p) in entry.handles else entry.example(p).partition("=")[2],
                 ]
                 for p in entry.parameters
             ]
@@ -43,7 +43,7 @@ def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
             lines.append("  no parameters")
         if (block := entry.required_block) is not None:
             lines.append(f"  block: {'x'.join(map(str, block))}, required by the kernel")
-        lines.append(f"  {file.command(entry)}")
+        lines.append(f"  {entry.unsuitable or file.command(entry)}")
         blocks.append("\n".join(lines))
     beside = file.path.with_suffix(".py")
     if beside.is_file():
@@ -70,11 +70,11 @@ def entries_json(file: CompiledFile, entries: Iterable[Entry]) -> dict[str, Any]
                         "kind": p.kind,
                         "dtype": p.dtype.name if p.dtype is not None else None,
                         "bytes": p.size,
-                        "example": entry.example(p).partition("=")[2],
+                        "example": None if entry.key(p) in entry.handles else entry.example(p).partition("=")[2],
                     }
                     for p in entry.parameters
                 ],
-                "command": file.command(entry),
+                "command": None if entry.unsuitable else file.command(entry),
             }
             for entry in entries
         ],

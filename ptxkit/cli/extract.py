@@ -23,8 +23,10 @@ from ptxkit.cli._output import stdout_set_aside
 def command(source: str, output: str | None, include_dirs: tuple[str, ...], listed: bool, arch: str | None) -> None:
     """Write the device code of a .cu file that contains host code.
 
-    Host functions, host variables and headers of the host become blanks, so that lines keep their numbers; what is left
-    compiles with NVRTC. `run`, `compile` and `inspect` do the same by themselves.
+    Host functions, host variables and headers of the host become blanks, so that lines keep their numbers; conditions are
+    decided as by NVRTC. Headers of the file's own are not written: their host code is left out when the file is compiled,
+    and --list shows it. Headers of the C++ standard library that the device code uses stay, and need ptxkit's replacements
+    or libcu++. `run`, `compile` and `inspect` do the same by themselves.
 
     FILE: a .cu file.
     """
@@ -41,6 +43,9 @@ def command(source: str, output: str | None, include_dirs: tuple[str, ...], list
     with stdout_set_aside():
         wanted = request(source, parse_arch(arch) or "sm_90a", None, {}, (), (), include_dirs, True)
         found = extracted(wanted)
+        read = {Path(inclusion.path).resolve() for inclusion in found.part.unit.inclusions}
+        if output is not None and Path(output).resolve() in read:
+            raise UsageError(f"--output {output} is one of the files that are read; its host code would be lost: name another file")
         compile_device_part(wanted, found, compile_request)
     text = "".join(f"{dropped}\n" for dropped in found.dropped) if listed else found.text
     if output is not None:

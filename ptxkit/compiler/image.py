@@ -51,6 +51,8 @@ class Image:
         macros: macros of ``-D`` options.
         key: content hash, under which the cache stores it.
         from_cache: whether it was loaded from the cache.
+        expanded: of a source with host code: its text with headers and macros, which declares the kernels; "" otherwise. The
+            cache does not hold it.
     """
 
     target: str
@@ -64,6 +66,7 @@ class Image:
     macros: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     from_cache: bool = False
+    expanded: str = field(default="", repr=False, compare=False)
 
     def entry(self, name: str) -> str:
         """The mangled name of a kernel given by mangled name, name expression, or a name that only one kernel has.

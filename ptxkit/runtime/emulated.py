@@ -181,7 +181,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         else:
             module = parsed(image.ptx, ptx_name(image.source_name))
             program = self.machine.load(module, image.target)
-            text = source or source_text(image)
+            text = source_text(image, source)
 
             def make(name: str) -> Kernel:
                 function = module.functions[name]

@@ -72,8 +72,14 @@ def _at_commas(text: str) -> list[str]:
     return [part for part in parts if part.strip() not in ("", "void")]
 
 
-def source_text(image: Image) -> str | None:
-    """The text of the file that an image was compiled from; None when that is not a file, or does not exist any more."""
+def source_text(image: Image, given: str | None = None) -> str | None:
+    """The text that declares an image's kernels; None when it is not a file, or does not exist any more.
+
+    Args:
+        given: the text that the image was compiled from, if it is no file.
+    """
+    if image.expanded or given:
+        return image.expanded or given
     try:
         return Path(image.sources[0]).read_text(encoding="utf-8") if image.sources else None
     except (OSError, UnicodeDecodeError):

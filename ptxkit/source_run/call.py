@@ -89,8 +89,10 @@ def make_call(
 
     Raises:
         UsageError: an argument for an unknown parameter, given twice, or of the wrong kind; missing arguments, in one line with
-            an example of a complete command line.
+            an example of a complete command line; a kernel that takes a handle of a texture.
     """
+    if entry.unsuitable:
+        raise UsageError(f"{file.path}: {entry.unsuitable}")
     given = _by_position(entry, arguments)
     _check_complete(file, entry, given, geometry)
     arrays: dict[str, ArrayText] = {}

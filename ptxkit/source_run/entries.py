@@ -58,6 +58,7 @@ class Entry:
         function: its PTX.
         parameters: in order.
         declarations: the parameters as the source declares them, or their types as far as they are known.
+        handles: the parameters that are handles of textures or surfaces, which only the CUDA runtime can create.
     """
 
     name: str
@@ -65,6 +66,17 @@ class Entry:
     function: Function
     parameters: tuple[Parameter, ...]
     declarations: tuple[str, ...]
+    handles: tuple[str, ...] = ()
+
+    @property
+    def unsuitable(self) -> str:
+        """Why ``ptxkit run`` cannot run the kernel; "" if it can."""
+        if not self.handles:
+            return ""
+        return (
+            f"{self.name} takes a handle of a texture or surface ({', '.join(self.handles)}), which ptxkit run cannot create; "
+            "run the kernel from a program that does"
+        )
 
     @property
     def required_block(self) -> tuple[int, int, int] | None:
@@ -114,10 +126,15 @@ class CompiledFile:
             parameters = parameters_of(functions[name], text, self.image.macros, self.image.ptx)
             declared = parameter_declarations(base_name(name), len(parameters), text) if text else None
             declarations = tuple(
-                declared[p.index] if declared and not p.cpp else f"{p.cpp or p.wants} {p.name}".rstrip()
+                declared[p.index]
+                if declared and (not p.cpp or _HANDLE.search(declared[p.index]))
+                else f"{p.cpp or p.wants} {p.name}".rstrip()
                 for p in parameters
             )
-            found.append(Entry(names[name], name, functions[name], parameters, declarations))
+            handles = tuple(
+                p.name or f"#{p.index}" for p in parameters if _HANDLE.search(declarations[p.index])
+            )
+            found.append(Entry(names[name], name, functions[name], parameters, declarations, handles))
         return tuple(found)
 
     def entry(self, name: str) -> Entry:
@@ -205,6 +222,7 @@ def _template_hint(path: Path) -> str:
     return f" until a template is instantiated, as in --instantiate '{found[0][0]}<...>'; it has {listed}"
 
 
+_HANDLE = re.compile(r"\b(cuda(Texture|Surface)Object_t|CU(tex|surf)Object)\b")
 _VECTOR = re.compile(r"(?P<base>char|uchar|short|ushort|int|uint|long|ulong|longlong|ulonglong|float|double)[1-4]")
 _WORDS = {
     "unsigned char": "uint8",

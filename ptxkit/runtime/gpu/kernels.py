@@ -81,7 +81,7 @@ class GpuKernels(GpuContext):
                 f"{self.driver.message(code)}"
             )
         module = parse(image.ptx, image.source_name or "<ptx>")
-        text = source or source_text(image)
+        text = source_text(image, source)
 
         def make(name: str) -> Kernel:
             self._enter()
