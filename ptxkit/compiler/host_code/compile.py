@@ -8,7 +8,7 @@ left out, and the rest compiled again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -185,7 +185,7 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
         except CompileError as error:
             if _add_headers(found.headers, error):
                 continue
-            if option := _helpful_option(error, request.options, tried):
+            if option := _helpful_option(error, request.options, tried, holders):
                 tried.add(option)
                 continue
             first = first or error
@@ -277,10 +277,14 @@ def _places(error: CompileError) -> Iterator[tuple[str, int, int, str]]:
         yield match["file"] or match["path"], int(match["line"] or match["number"]), int(match["column"] or 0), match["message"]
 
 
-def _helpful_option(error: CompileError, given: tuple[str, ...], tried: set[str]) -> str:
+def _helpful_option(
+    error: CompileError, given: tuple[str, ...], tried: set[str], holders: Mapping[str, list[int]]
+) -> str:
     """An option that may help against the errors, and that was not tried before."""
     log = error.log or str(error)
     candidates = []
+    if any("considered a host function" in message and file not in holders for file, _, _, message in _places(error)):
+        candidates.append("-default-device")  # for constexpr functions of libraries; in the user's files no function is left
     if "__int128" in log:
         candidates.append("--device-int128")
     if not any("std=" in option for option in given) and re.search(r"concept|requires|consteval|<=>|C\+\+20", log):

@@ -39,6 +39,9 @@ KEPT = (
     "enum_specifier",
     *CLASSES,
 )
+HOST_TYPE = "struct type_of_the_host"
+"""A type that nothing has, in place of types of the host."""
+
 NOT_COMPILED = "does not compile as device code"
 PARTS = {  # what a piece is called -> in a list
     "function_definition": "function",
@@ -92,6 +95,8 @@ class Piece:
             error; ``"gone"``.
         reason: why it is not kept.
         fixed: it is part of a macro's expansion that holds other things, too, and cannot be changed alone.
+        overrides: a virtual function says that it overrides one. shadows: without it, device code might take a variable of the
+            same name in another namespace.
     """
 
     start: int
@@ -107,6 +112,8 @@ class Piece:
     state: str = "kept"
     reason: str = ""
     fixed: bool = False
+    overrides: bool = False
+    shadows: bool = False
     owner: Piece | None = None
 
 
@@ -314,8 +321,6 @@ class DevicePart:
         declarable = piece.tail >= 0 and self._exact(piece.tail) is not None and self._exact(piece.insert) is not None
         if piece.state in ("kept", "annotated") and declarable:
             return _set(piece, "declared")
-        if piece.special == "virtual" and piece.owner is not None:  # the layout of the class depends on it
-            return self.leave_out(piece.owner, "")
         if piece.state == "kept" and not piece.member:
             return self._if_unused(piece)
         return _set(piece, "gone")
@@ -354,13 +359,16 @@ def _within_gone(piece: Piece) -> bool:
 
 
 def _replacement(piece: Piece) -> str:
-    if piece.state == "gone":
-        if piece.special == "constructor":  # the class must not seem to have none; no expression has this type
-            return f"{piece.name}(struct type_of_the_host&) = delete;"
-        return ""
-    if piece.kind == "class":
-        return ";"
-    return ";" if piece.special in ("virtual", "destructor") else " = delete;"
+    """What stands in place of what is left out: a declaration that keeps the meaning of the rest, and permits no use."""
+    if piece.state == "declared":
+        return ";" if piece.kind == "class" or piece.special in ("virtual", "destructor") else " = delete;"
+    if piece.shadows:
+        return f"__device__ void {piece.name}({HOST_TYPE}&) = delete;"
+    if piece.special == "constructor":  # the class must not seem to have none; no expression has this type
+        return f"{piece.name}({HOST_TYPE}&) = delete;"
+    if piece.special == "virtual" and not piece.overrides:  # the layout of the class has a place for it
+        return f"__device__ virtual void of_the_host_{piece.start}({HOST_TYPE}&);"
+    return ""
 
 
 def _blank(out: list[str], start: int, end: int) -> None:
@@ -454,6 +462,10 @@ def _delete_what_is_named(part: DevicePart) -> None:
     Without them overload resolution might take another function.
     """
     remaining = part.remaining()
+    variables = {p.name for p in part.pieces if p.state == "kept" and p.what == "variable" and not p.member}
+    for piece in part.pieces:
+        if piece.state == "gone" and piece.what == "variable" and not piece.fixed:
+            piece.shadows = re.fullmatch(r"\w+", piece.name) is not None and piece.name in variables
     defined = {p.name for p in part.pieces if p.state == "gone" and p.what == "function"}
     for piece in part.pieces:
         if piece.state != "gone" or piece.kind != "function" or piece.fixed or piece.member or piece.tail < 0:
@@ -650,6 +662,7 @@ class _Reader:
                     r"\b(override|final)\b", text[len(head) :][:40]
                 ):
                     piece.special = "virtual"
+                    piece.overrides = re.search(r"\boverride\b", text) is not None
                 settled = re.search(r"=\s*(default|delete)\s*;?\s*$", text) is not None
                 pure = re.search(r"=\s*0\s*;?\s*$", text) is not None
                 if not piece.device and not settled:

@@ -36,6 +36,9 @@ HOST_ONLY = frozenset(
 )
 """Headers that declare nothing for device code, or nothing that NVRTC does not have already."""
 
+LIBRARIES = ("cutlass/", "cute/", "thrust/", "cub/", "cuda/", "nv/", "cooperative_groups/")
+"""Directories of large libraries that are made for NVRTC, too: their headers are used as they are."""
+
 LEVELS = 4  # directories above that of a source in which its headers are looked for
 HEADER_DIRECTORIES = ("include", "inc", "Common", "common", "utils", "src", "csrc")
 
@@ -136,6 +139,8 @@ class Headers:
         is_own = path is not None and str(path).startswith(self.own)
         if path is None or (name in HOST_ONLY and is_own):
             (self.standard if name in LIBCUDACXX else self.missing).add(name)
+            return None
+        if name.startswith(LIBRARIES) or "site-packages" in path.parts:
             return None
         try:
             if is_own:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ptxkit.compiler.host_code.conditions import Undecided, truth
 
-MAX_TEXT = 1 << 24  # characters of a translation unit, against macros and includes that grow without end
+MAX_TEXT = 1 << 22  # characters of a translation unit, against macros and includes that grow without end
 MAX_DEPTH = 100  # nested includes
 DEVICE_WORDS = ("__global__", "__device__", "__constant__", "__shared__", "__managed__", "__grid_constant__")
 
