@@ -45,7 +45,9 @@ def command(source: str, output: str | None, include_dirs: tuple[str, ...], list
         found = extracted(wanted)
         read = {Path(inclusion.path).resolve() for inclusion in found.part.unit.inclusions}
         if output is not None and Path(output).resolve() in read:
-            raise UsageError(f"--output {output} is one of the files that are read; its host code would be lost: name another file")
+            raise UsageError(
+                f"--output {output} is one of the files that are read; its host code would be lost: name another file"
+            )
         compile_device_part(wanted, found, compile_request)
     text = "".join(f"{dropped}\n" for dropped in found.dropped) if listed else found.text
     if output is not None:

@@ -274,7 +274,12 @@ _UNKNOWN = re.compile(
 def _places(error: CompileError) -> Iterator[tuple[str, int, int, str]]:
     """(file, line, column or 0, message) of the errors in a log."""
     for match in _ERROR.finditer(error.log or str(error)):
-        yield match["file"] or match["path"], int(match["line"] or match["number"]), int(match["column"] or 0), match["message"]
+        yield (
+            match["file"] or match["path"],
+            int(match["line"] or match["number"]),
+            int(match["column"] or 0),
+            match["message"],
+        )
 
 
 def _helpful_option(
@@ -284,7 +289,9 @@ def _helpful_option(
     log = error.log or str(error)
     candidates = []
     if any("considered a host function" in message and file not in holders for file, _, _, message in _places(error)):
-        candidates.append("-default-device")  # for constexpr functions of libraries; in the user's files no function is left
+        candidates.append(
+            "-default-device"
+        )  # for constexpr functions of libraries; in the user's files no function is left
     if "__int128" in log:
         candidates.append("--device-int128")
     if not any("std=" in option for option in given) and re.search(r"concept|requires|consteval|<=>|C\+\+20", log):

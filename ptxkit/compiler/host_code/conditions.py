@@ -39,7 +39,8 @@ def truth(words: Sequence[tuple[str, str]]) -> bool:
     """
     joined: list[tuple[str, str]] = []
     for text, kind in words:
-        text = _ALTERNATIVE.get(text, text)
+        if text in _ALTERNATIVE:
+            text, kind = _ALTERNATIVE[text], "joined"
         if joined and kind == "mark" and joined[-1][1] == "mark" and joined[-1][0] + text in _JOINED:
             joined[-1] = (joined[-1][0] + text, "joined" if text in "|&=<>" else "mark")
         else:

@@ -1,0 +1,198 @@
+"""Sources with host code that are easy to take apart wrongly: each kernel must give 2x + 1, or the source be refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ptxkit
+from ptxkit.compiler.host_code.compile import compile_device_part, extracted
+from ptxkit.compiler.nvrtc import compile_request, compile_source
+from ptxkit.compiler.request import request
+from ptxkit.errors import CompileError
+
+KERNEL = """__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = VALUE;
+}
+int main() { std::cout << 1; k<<<1, 32>>>(nullptr, nullptr, 0); }
+"""
+HD = "#ifdef __CUDACC__\n#define HD __host__ __device__\n#else\n#define HD\n#endif\n"
+OPS = "OP(two, 2.0f)\nOP(one, 1.0f)\n"
+HOST = "#include <iostream>\nstatic void host_NAME() { std::cout << 1; }\n"
+ACCEPTED = {
+    # files that are included at other places than namespace scope
+    "statements from a file": ("F(x[i])", "__device__ float F(float v) {\n#include \"step.inc\"\nreturn v; }\n",
+        {"step.inc": "v = v * 2.0f;\nv = v + 1.0f;\n"}),
+    "expression from a file": ("F(x[i])", "__device__ float F(float v) { return\n#include \"e.inc\"\n; }\n",
+        {"e.inc": "2.0f * v + 1.0f\n"}),
+    "initialisers from a file": ("T[0] * x[i] + T[1]", "__constant__ float T[] = {\n#include \"t.inc\"\n};\n", {"t.inc": "2, 1\n"}),
+    "functions from a macro in a file": ("two() * x[i] + one()",
+        "#define OP(name, v) __device__ float name() { return v; }\n#include \"ops.def\"\n#undef OP\n", {"ops.def": OPS}),
+    "one file for device code and host code": ("two() * x[i] + one()",
+        "const char* names[] = {\n#define OP(name, v) #name,\n#include \"ops.def\"\n#undef OP\n};\n"
+        "#define OP(name, v) __device__ float name() { return v; }\n#include \"ops.def\"\n#undef OP\n"
+        "void list() {\n#define OP(name, v) std::cout << #name;\n#include \"ops.def\"\n}\n", {"ops.def": OPS}),
+    # conditional definitions
+    "specialisation with a conditional qualifier": ("f<2>(x[i])", f"{HD}template <int M> __device__ float f(float v) {{ return -v; }}\n"
+        "template <> HD inline float f<2>(float v) { return 2 * v + 1; }\n", {}),
+    "overload with a conditional qualifier": ("f(x[i])", f"{HD}__device__ float f(double v) {{ return -v; }}\n"
+        "HD inline float f(float v) { return 2 * v + 1; }\n", {}),
+    "conditional __constant__": ("t[0] * x[i] + t[1]", "#if defined __CUDACC__\n#define C __constant__\n#else\n#define C\n#endif\nC float t[2] = {2, 1};\n", {}),
+    "condition on nvcc": ("f(x[i])", "#if defined(__NVCC__) && __cplusplus >= 201402L\n#define HD __host__ __device__\n#else\n#define HD\n#endif\n"
+        "HD float f(float v) { return 2 * v + 1; }\n", {}),
+    "undecided condition": ("f(x[i])", "#if CUTLASS_MAJOR > 99\n#define HD\n#else\n#define HD __device__\n#endif\nHD float f(float v) { return 2 * v + 1; }\n", {}),
+    "conditional qualifier in a header": ("f(x[i])", '#include "h.cuh"\n',
+        {"h.cuh": f"#pragma once\n#include <vector>\n{HD}HD inline float f(float v) {{ return 2 * v + 1; }}\nstd::vector<int> h();\n"}),
+    "member outside its class": ("V(2.f).f(x[i])", f"{HD}struct V {{ float a; HD V(float q); HD float f(float v) const; }};\n"
+        "HD inline V::V(float q) : a(q) {}\nHD inline float V::f(float v) const { return a * v + 1; }\n", {}),
+    # headers of the same name
+    "two headers of the same name": ("pa() * x[i] + pb()", '#include "a/p.h"\n#include "b/p.h"\n', {
+        "a/p.h": '#pragma once\n#include "cfg.h"\n__device__ inline float pa() { return VAL; }\n',
+        "b/p.h": '#pragma once\n#include "cfg.h"\n__device__ inline float pb() { return VAL; }\n',
+        "a/cfg.h": HOST.replace("NAME", "a") + "#undef VAL\n#define VAL 2.0f\n",
+        "b/cfg.h": HOST.replace("NAME", "b") + "#undef VAL\n#define VAL 1.0f\n"}),
+    # directives within host code
+    "macro defined in a host function": ("SCALE * x[i] + 1", "#define SCALE 5\nvoid h() {\n#undef SCALE\n#define SCALE 2\n}\n", {}),
+    # braces that are split over conditions
+    "split head of a host function": ("2 * x[i] + 1", "#ifdef D\nvoid h(double* a) {\n#else\nvoid h(float* a) {\n#endif\nif (a) std::cout << 1; }\n", {}),
+    "split brace in a device function": ("f(x[i])", "__device__ float f(float v) {\n#if __CUDA_ARCH__ >= 700\nif (v == v) {\n#else\nif (true) {\n#endif\n"
+        "v = 2 * v + 1; }\nreturn v; }\n", {}),
+    "macros for braces": ("q::f(x[i])", "#define BEGIN namespace q {\n#define END }\nBEGIN\n__device__ float f(float v) { return 2 * v + 1; }\n"
+        "void h() { std::cout << 1; }\nEND\n", {}),
+    # classes
+    "class with members for both": ("Lin(0).f(x[i])", "#include <vector>\n#include <string>\nclass Lin {\npublic:\n  Lin(float a) : a(a) {}\n"
+        "  __device__ Lin(int) : a(2) {}\n  std::string name() const { return \"lin\"; }\n  static std::vector<int> make(int n) { return {n}; }\n"
+        "  float a;\n  __device__ float f(float v) const { return a * v + 1; }\n};\n", {}),
+    "friend of the host": ("A{{2, 1}}.f(x[i])", "struct A { float d[2]; __device__ float f(float v) const { return d[0] * v + d[1]; }\n"
+        " friend std::ostream& operator<<(std::ostream& o, const A& a) { return o; } };\n", {}),
+    "all of a class on one line": ("A{2}.f(x[i])", "struct A { float d; __device__ float f(float v) { return d * v + 1; } friend std::ostream& "
+        "operator<<(std::ostream& o, const A& a) { return o; } std::string s() const { return \"\"; } };\n", {}),
+    "class with data of the host": ("(sizeof((Net*)nullptr) == 8 ? 2 : 3) * x[i] + 1", "#include <vector>\nstruct Net { std::vector<int> layers; float a = 2; };\n", {}),
+    "virtual function of the host": ("W::z(x[i])", "struct W { static __device__ float z(float v) { return 2 * v + 1; }\n"
+        " virtual ~W() {}\n virtual void save(std::ostream& o) const = 0; };\n", {}),
+    "constexpr members": ("L(1).g(x[i])", "constexpr float two() { return 2; }\nstruct L { float b; constexpr L(float q) : b(q) {}\n"
+        " constexpr float g(float v) const { return two() * v + b; } };\n", {}),
+    # headers
+    "header with a byte order mark": ("2 * x[i] + one", '#include "g.h"\n', {"g.h": "\ufeff#pragma once\nstatic const int one = 1;\nvoid h();\n"}),
+    "header whose name is a macro": ("2 * x[i] + one()", '#define HDR "g.h"\n#include HDR\n',
+        {"g.h": "__device__ float one() { return 1; }\n" + HOST}),
+}  # fmt: skip
+REFUSED = {
+    "typo in a specialisation": ("Tr<float>::a * x[i] + 1", "template <typename T> struct Tr { static constexpr float a = 9; };\n"
+        "template <> struct Tr<float> { static constexpr float a = undefined_thing; };\n", r"k\.cu:3.*undefined_thing"),
+    "macro of a missing header": ("Tr<float>::a * x[i] + 1", '#include "my_consts.h"\ntemplate <typename T> struct Tr { static constexpr float a = 9; };\n'
+        "template <> struct Tr<float> { static constexpr float a = MY_TWO; };\n", r"MY_TWO.*my_consts\.h"),
+    "constructor of the host": ("[&]{ P p; return p.a * x[i]; }()", "struct P { float a; P() : a(2) {} };\n", "constructor.*host function"),
+    "conversion by the host": ("P(x[i]).v", "struct P { float v; P(float a) : v(3) {} __device__ P(double a) : v(2 * a + 1) {} };\n", "host function"),
+    "assignment by the host": ("[&]{ T a{2}, b{3}; b = a; return b.a; }()", "struct T { float a; T& operator=(const T& o) { a = 7; return *this; } };\n", "host function"),
+    "better overload of the host": ("f(x[i])", "__device__ float f(double v) { return 2 * v + 1; }\nfloat f(float v) { return 7; }\n", "host function"),
+    "nearer function of the host": ("B::f(x[i])", "__device__ float s(float v) { return 1; }\nnamespace B { inline float s(float v) { return 9; }\n"
+        "__device__ float f(float v) { return s(v); } }\n", "host function"),
+    "nearer variable of the host": ("B::f(x[i])", "__device__ float s = 2;\nnamespace B { float s = 7; __device__ float f(float v) { return s * v; } }\n", "variable s in line 3"),
+    "nearer type of the host": ("B::f(x[i])", "typedef float R;\nnamespace B { typedef std::vector<int> R; __device__ float f(float v) { R r = 2; return r * v; } }\n", "qualified name"),
+    "static assertion": ("x[i]", 'static_assert(sizeof(float) == 8, "no");\n', "static assertion failed"),
+}  # fmt: skip
+
+
+def write(directory, before, value, files=None):
+    """The source k.cu with its headers. Returns its path."""
+    for name, text in (files or {}).items():
+        file = directory / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    source = directory / "k.cu"
+    source.write_text("#include <iostream>\n" + before + KERNEL.replace("VALUE", value))
+    return source
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_the_kernel_is_right(case, tmp_path):
+    value, before, files = ACCEPTED[case]
+    kernel = ptxkit.compile(write(tmp_path, before, value, files), device="emulator")["k"]
+    x = np.linspace(-2, 5, 40, dtype=np.float32)
+    y = np.zeros_like(x)
+    kernel(x, y, np.int32(40), grid=2, block=32)
+    np.testing.assert_allclose(y, 2 * x + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_nvcc_refuses_is_refused(case, tmp_path):
+    value, before, message = REFUSED[case]
+    with pytest.raises(CompileError, match=message):
+        compile_source(write(tmp_path, before, value), target="sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "__global__ void k(float* x) { if (x) {\nint main() { return 0; }\n",
+            r"k\.cu:1:29: error: this '{' is not closed.*1 more",
+        ),
+        ("__global__ void k(float* x) {}\nint main() { if (1) {\n", r"k\.cu:2:12: error: this '{' is not closed"),
+        ("int main() { } }\n__global__ void k(float* x) {}\n", r"k\.cu:1:16: error: this '}' closes nothing"),
+    ],
+)
+def test_braces_that_do_not_match_are_named(text, message):
+    with pytest.raises(CompileError, match=message):
+        compile_source(text, target="sm_90a", name="k.cu")
+
+
+def test_an_error_names_the_line_of_the_host_function():
+    text = "float h(float v) { return v; }\n__global__ void k(float* x) { *x = h(*x); }\nint main() {}\n"
+    with pytest.raises(CompileError, match=r"k\.cu:2.*function h in line 1 was left out as host code"):
+        compile_source(text, target="sm_90a", name="k.cu")
+
+
+def test_an_error_names_the_line_of_the_host_variable():
+    text = "float scale = 2;\n__global__ void k(float* x) { *x = scale; }\nint main() {}\n"
+    with pytest.raises(CompileError, match=r'"scale" is undefined.*variable scale in line 1 was left out'):
+        compile_source(text, target="sm_90a", name="k.cu")
+
+
+def found_in(source):
+    wanted = request(source, "sm_90a", None, {}, (), (), (), True)
+    found = extracted(wanted)
+    compile_device_part(wanted, found, compile_request)
+    return found
+
+
+def test_host_code_of_headers_is_listed(tmp_path):
+    header = "#pragma once\n#include <vector>\ninline std::vector<float> hv() { return {}; }\n__device__ float f(float v) { return v; }\n"
+    listed = [str(one) for one in found_in(write(tmp_path, '#include "h.cuh"\n', "f(x[i])", {"h.cuh": header})).dropped]
+    assert "h.cuh: line 3: function hv: a host function" in listed
+
+
+def test_libraries_that_device_code_does_not_use_are_listed(tmp_path):
+    listed = [str(one) for one in found_in(write(tmp_path, "#include <thrust/device_vector.h>\n", "x[i]")).dropped]
+    assert "line 2: include thrust/device_vector.h: not used by the device code" in listed
+
+
+def test_what_is_left_includes_no_header_that_it_does_not_need(tmp_path):
+    before = '#include <stdio.h>\n#include <cmath>\n#include <cuda_runtime.h>\n#include "helper_cuda.h"\n'
+    text = found_in(write(tmp_path, before, "2 * x[i] + 1")).text
+    assert [line for line in text.splitlines() if line.startswith("#include")] == ["#include <cuda_runtime.h>"]
+
+
+def test_a_head_in_conditions_is_left_out_in_all_branches(tmp_path):
+    before = "#ifdef D\nvoid h(double* a) {\n#else\nvoid h(float* a) {\n#endif\n}\n"
+    lines = found_in(write(tmp_path, before, "x[i]")).text.splitlines()
+    assert [line.strip() for line in lines[1:7]] == ["#ifdef D", "", "#else", "", "#endif", ""]
+
+
+@pytest.mark.parametrize(
+    ("before", "files"),
+    [
+        ('#define KERNEL(name) extern "C" __global__ void name\nKERNEL(q)(const float* in, int count) {}\n', {}),
+        ("#define ARGS const float* in, int count\n__global__ void q(ARGS) {}\n", {}),
+        (
+            '#include "d.cuh"\n',
+            {"d.cuh": "#include <cstdio>\n__global__ void q(const float* in, int count) {}\nvoid h();\n"},
+        ),
+    ],
+    ids=["macro for the head", "macro for the parameters", "header"],
+)
+def test_names_of_parameters_are_known(before, files, tmp_path):
+    module = ptxkit.compile(write(tmp_path, before, "x[i]", files), device="emulator")
+    assert [p.name for p in module["q"].parameters] == ["in", "count"]
