@@ -38,6 +38,16 @@ def test_the_list_names_what_is_left_out(source, capsys):
     ]
 
 
+@pytest.mark.parametrize("name", ["k.cu", "h.cuh"])
+def test_files_that_are_read_are_not_overwritten(name, source, tmp_path, capsys):
+    (tmp_path / "h.cuh").write_text("void host();\n")
+    source.write_text('#include "h.cuh"\n' + SOURCE)
+    before = (tmp_path / name).read_text()
+    assert exit_of(source, "-o", tmp_path / name) == 2
+    assert "would be lost" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == before
+
+
 def test_bad_input(source, tmp_path, capsys):
     assert exit_of(tmp_path / "absent.cu") == 2
     assert exit_of("x.ptx") == 2

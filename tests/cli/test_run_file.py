@@ -459,3 +459,26 @@ def test_what_is_no_source_file_is_one_line(run, files, make, code, complaint):
     found, out, err = run("./odd_one.cu")
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert "odd_one.cu" in err and complaint in err
+
+
+TEXTURE = """__global__ void sample(float* out, cudaTextureObject_t image) { *out = tex2D<float>(image, 0, 0); }
+int main() { sample<<<1, 1>>>(nullptr, 0); }
+"""
+
+
+def test_no_value_is_suggested_for_the_handle_of_a_texture(tmp_path, capsys):
+    source = tmp_path / "t.cu"
+    source.write_text(TEXTURE)
+    with pytest.raises(SystemExit):
+        cli.main(["run", str(source)])
+    out = capsys.readouterr().out
+    assert "image=" not in out and "cannot create" in out
+
+
+def test_a_kernel_that_takes_the_handle_of_a_texture_is_refused(tmp_path, capsys):
+    source = tmp_path / "t.cu"
+    source.write_text(TEXTURE)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["run", str(source), "--arg", "out=float32[1]", "--arg", "image=1", "--grid", "1", "--block", "1"])
+    assert stopped.value.code == 2
+    assert "sample takes a handle of a texture or surface (image)" in capsys.readouterr().err

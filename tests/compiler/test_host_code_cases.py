@@ -21,78 +21,260 @@ HD = "#ifdef __CUDACC__\n#define HD __host__ __device__\n#else\n#define HD\n#end
 OPS = "OP(two, 2.0f)\nOP(one, 1.0f)\n"
 HOST = "#include <iostream>\nstatic void host_NAME() { std::cout << 1; }\n"
 ACCEPTED = {
-    # files that are included at other places than namespace scope
-    "statements from a file": ("F(x[i])", "__device__ float F(float v) {\n#include \"step.inc\"\nreturn v; }\n",
-        {"step.inc": "v = v * 2.0f;\nv = v + 1.0f;\n"}),
-    "expression from a file": ("F(x[i])", "__device__ float F(float v) { return\n#include \"e.inc\"\n; }\n",
-        {"e.inc": "2.0f * v + 1.0f\n"}),
-    "initialisers from a file": ("T[0] * x[i] + T[1]", "__constant__ float T[] = {\n#include \"t.inc\"\n};\n", {"t.inc": "2, 1\n"}),
-    "functions from a macro in a file": ("two() * x[i] + one()",
-        "#define OP(name, v) __device__ float name() { return v; }\n#include \"ops.def\"\n#undef OP\n", {"ops.def": OPS}),
-    "one file for device code and host code": ("two() * x[i] + one()",
-        "const char* names[] = {\n#define OP(name, v) #name,\n#include \"ops.def\"\n#undef OP\n};\n"
-        "#define OP(name, v) __device__ float name() { return v; }\n#include \"ops.def\"\n#undef OP\n"
-        "void list() {\n#define OP(name, v) std::cout << #name;\n#include \"ops.def\"\n}\n", {"ops.def": OPS}),
-    # conditional definitions
-    "specialisation with a conditional qualifier": ("f<2>(x[i])", f"{HD}template <int M> __device__ float f(float v) {{ return -v; }}\n"
-        "template <> HD inline float f<2>(float v) { return 2 * v + 1; }\n", {}),
-    "overload with a conditional qualifier": ("f(x[i])", f"{HD}__device__ float f(double v) {{ return -v; }}\n"
-        "HD inline float f(float v) { return 2 * v + 1; }\n", {}),
-    "conditional __constant__": ("t[0] * x[i] + t[1]", "#if defined __CUDACC__\n#define C __constant__\n#else\n#define C\n#endif\nC float t[2] = {2, 1};\n", {}),
-    "condition on nvcc": ("f(x[i])", "#if defined(__NVCC__) && __cplusplus >= 201402L\n#define HD __host__ __device__\n#else\n#define HD\n#endif\n"
-        "HD float f(float v) { return 2 * v + 1; }\n", {}),
-    "undecided condition": ("f(x[i])", "#if CUTLASS_MAJOR > 99\n#define HD\n#else\n#define HD __device__\n#endif\nHD float f(float v) { return 2 * v + 1; }\n", {}),
-    "conditional qualifier in a header": ("f(x[i])", '#include "h.cuh"\n',
-        {"h.cuh": f"#pragma once\n#include <vector>\n{HD}HD inline float f(float v) {{ return 2 * v + 1; }}\nstd::vector<int> h();\n"}),
-    "member outside its class": ("V(2.f).f(x[i])", f"{HD}struct V {{ float a; HD V(float q); HD float f(float v) const; }};\n"
-        "HD inline V::V(float q) : a(q) {}\nHD inline float V::f(float v) const { return a * v + 1; }\n", {}),
-    # headers of the same name
-    "two headers of the same name": ("pa() * x[i] + pb()", '#include "a/p.h"\n#include "b/p.h"\n', {
-        "a/p.h": '#pragma once\n#include "cfg.h"\n__device__ inline float pa() { return VAL; }\n',
-        "b/p.h": '#pragma once\n#include "cfg.h"\n__device__ inline float pb() { return VAL; }\n',
-        "a/cfg.h": HOST.replace("NAME", "a") + "#undef VAL\n#define VAL 2.0f\n",
-        "b/cfg.h": HOST.replace("NAME", "b") + "#undef VAL\n#define VAL 1.0f\n"}),
-    # directives within host code
-    "macro defined in a host function": ("SCALE * x[i] + 1", "#define SCALE 5\nvoid h() {\n#undef SCALE\n#define SCALE 2\n}\n", {}),
-    # braces that are split over conditions
-    "split head of a host function": ("2 * x[i] + 1", "#ifdef D\nvoid h(double* a) {\n#else\nvoid h(float* a) {\n#endif\nif (a) std::cout << 1; }\n", {}),
-    "split brace in a device function": ("f(x[i])", "__device__ float f(float v) {\n#if __CUDA_ARCH__ >= 700\nif (v == v) {\n#else\nif (true) {\n#endif\n"
-        "v = 2 * v + 1; }\nreturn v; }\n", {}),
-    "macros for braces": ("q::f(x[i])", "#define BEGIN namespace q {\n#define END }\nBEGIN\n__device__ float f(float v) { return 2 * v + 1; }\n"
-        "void h() { std::cout << 1; }\nEND\n", {}),
-    # classes
-    "class with members for both": ("Lin(0).f(x[i])", "#include <vector>\n#include <string>\nclass Lin {\npublic:\n  Lin(float a) : a(a) {}\n"
-        "  __device__ Lin(int) : a(2) {}\n  std::string name() const { return \"lin\"; }\n  static std::vector<int> make(int n) { return {n}; }\n"
-        "  float a;\n  __device__ float f(float v) const { return a * v + 1; }\n};\n", {}),
-    "friend of the host": ("A{{2, 1}}.f(x[i])", "struct A { float d[2]; __device__ float f(float v) const { return d[0] * v + d[1]; }\n"
-        " friend std::ostream& operator<<(std::ostream& o, const A& a) { return o; } };\n", {}),
-    "all of a class on one line": ("A{2}.f(x[i])", "struct A { float d; __device__ float f(float v) { return d * v + 1; } friend std::ostream& "
-        "operator<<(std::ostream& o, const A& a) { return o; } std::string s() const { return \"\"; } };\n", {}),
-    "class with data of the host": ("(sizeof((Net*)nullptr) == 8 ? 2 : 3) * x[i] + 1", "#include <vector>\nstruct Net { std::vector<int> layers; float a = 2; };\n", {}),
-    "virtual function of the host": ("W::z(x[i])", "struct W { static __device__ float z(float v) { return 2 * v + 1; }\n"
-        " virtual ~W() {}\n virtual void save(std::ostream& o) const = 0; };\n", {}),
-    "constexpr members": ("L(1).g(x[i])", "constexpr float two() { return 2; }\nstruct L { float b; constexpr L(float q) : b(q) {}\n"
-        " constexpr float g(float v) const { return two() * v + b; } };\n", {}),
-    # headers
-    "header with a byte order mark": ("2 * x[i] + one", '#include "g.h"\n', {"g.h": "\ufeff#pragma once\nstatic const int one = 1;\nvoid h();\n"}),
-    "header whose name is a macro": ("2 * x[i] + one()", '#define HDR "g.h"\n#include HDR\n',
-        {"g.h": "__device__ float one() { return 1; }\n" + HOST}),
-}  # fmt: skip
+    "statements from a file": (
+        "F(x[i])",
+        '__device__ float F(float v) {\n#include "step.inc"\nreturn v; }\n',
+        {
+            "step.inc": "v = v * 2.0f;\nv = v + 1.0f;\n",
+        },
+    ),
+    "expression from a file": (
+        "F(x[i])",
+        '__device__ float F(float v) { return\n#include "e.inc"\n; }\n',
+        {
+            "e.inc": "2.0f * v + 1.0f\n",
+        },
+    ),
+    "initialisers from a file": (
+        "T[0] * x[i] + T[1]",
+        '__constant__ float T[] = {\n#include "t.inc"\n};\n',
+        {
+            "t.inc": "2, 1\n",
+        },
+    ),
+    "functions from a macro in a file": (
+        "two() * x[i] + one()",
+        '#define OP(name, v) __device__ float name() { return v; }\n#include "ops.def"\n#undef OP\n',
+        {
+            "ops.def": "OP(two, 2.0f)\nOP(one, 1.0f)\n",
+        },
+    ),
+    "one file for device code and host code": (
+        "two() * x[i] + one()",
+        (
+            'const char* names[] = {\n#define OP(name, v) #name,\n#include "ops.def"\n#undef OP\n};\n'
+            '#define OP(name, v) __device__ float name() { return v; }\n#include "ops.def"\n#undef OP\n'
+            'void list() {\n#define OP(name, v) std::cout << #name;\n#include "ops.def"\n}\n'
+        ),
+        {
+            "ops.def": "OP(two, 2.0f)\nOP(one, 1.0f)\n",
+        },
+    ),
+    "specialisation with a conditional qualifier": (
+        "f<2>(x[i])",
+        HD
+        + (
+            "template <int M> __device__ float f(float v) { return -v; }\n"
+            "template <> HD inline float f<2>(float v) { return 2 * v + 1; }\n"
+        ),
+        {},
+    ),
+    "overload with a conditional qualifier": (
+        "f(x[i])",
+        HD + "__device__ float f(double v) { return -v; }\nHD inline float f(float v) { return 2 * v + 1; }\n",
+        {},
+    ),
+    "conditional __constant__": (
+        "t[0] * x[i] + t[1]",
+        "#if defined __CUDACC__\n#define C __constant__\n#else\n#define C\n#endif\nC float t[2] = {2, 1};\n",
+        {},
+    ),
+    "condition on nvcc": (
+        "f(x[i])",
+        (
+            "#if defined(__NVCC__) && __cplusplus >= 201402L\n#define HD __host__ __device__\n#else\n#define HD\n"
+            "#endif\nHD float f(float v) { return 2 * v + 1; }\n"
+        ),
+        {},
+    ),
+    "undecided condition": (
+        "f(x[i])",
+        (
+            "#if CUTLASS_MAJOR > 99\n#define HD\n#else\n#define HD __device__\n#endif\n"
+            "HD float f(float v) { return 2 * v + 1; }\n"
+        ),
+        {},
+    ),
+    "conditional qualifier in a header": (
+        "f(x[i])",
+        '#include "h.cuh"\n',
+        {
+            "h.cuh": "#pragma once\n#include <vector>\n#ifdef __CUDACC__\n#define HD __host__ __device__\n#else\n"
+            "#define HD\n#endif\nHD inline float f(float v) { return 2 * v + 1; }\nstd::vector<int> h();\n",
+        },
+    ),
+    "member outside its class": (
+        "V(2.f).f(x[i])",
+        HD
+        + (
+            "struct V { float a; HD V(float q); HD float f(float v) const; };\nHD inline V::V(float q) : a(q) {}\n"
+            "HD inline float V::f(float v) const { return a * v + 1; }\n"
+        ),
+        {},
+    ),
+    "two headers of the same name": (
+        "pa() * x[i] + pb()",
+        '#include "a/p.h"\n#include "b/p.h"\n',
+        {
+            "a/p.h": '#pragma once\n#include "cfg.h"\n__device__ inline float pa() { return VAL; }\n',
+            "b/p.h": '#pragma once\n#include "cfg.h"\n__device__ inline float pb() { return VAL; }\n',
+            "a/cfg.h": "#include <iostream>\nstatic void host_a() { std::cout << 1; }\n#undef VAL\n#define VAL 2.0f\n",
+            "b/cfg.h": "#include <iostream>\nstatic void host_b() { std::cout << 1; }\n#undef VAL\n#define VAL 1.0f\n",
+        },
+    ),
+    "macro defined in a host function": (
+        "SCALE * x[i] + 1",
+        "#define SCALE 5\nvoid h() {\n#undef SCALE\n#define SCALE 2\n}\n",
+        {},
+    ),
+    "split head of a host function": (
+        "2 * x[i] + 1",
+        "#ifdef D\nvoid h(double* a) {\n#else\nvoid h(float* a) {\n#endif\nif (a) std::cout << 1; }\n",
+        {},
+    ),
+    "split brace in a device function": (
+        "f(x[i])",
+        (
+            "__device__ float f(float v) {\n#if __CUDA_ARCH__ >= 700\nif (v == v) {\n#else\nif (true) {\n#endif\n"
+            "v = 2 * v + 1; }\nreturn v; }\n"
+        ),
+        {},
+    ),
+    "macros for braces": (
+        "q::f(x[i])",
+        (
+            "#define BEGIN namespace q {\n#define END }\nBEGIN\n"
+            "__device__ float f(float v) { return 2 * v + 1; }\nvoid h() { std::cout << 1; }\nEND\n"
+        ),
+        {},
+    ),
+    "class with members for both": (
+        "Lin(0).f(x[i])",
+        (
+            "#include <vector>\n#include <string>\nclass Lin {\npublic:\n  Lin(float a) : a(a) {}\n"
+            '  __device__ Lin(int) : a(2) {}\n  std::string name() const { return "lin"; }\n'
+            "  static std::vector<int> make(int n) { return {n}; }\n  float a;\n"
+            "  __device__ float f(float v) const { return a * v + 1; }\n};\n"
+        ),
+        {},
+    ),
+    "friend of the host": (
+        "A{{2, 1}}.f(x[i])",
+        (
+            "struct A { float d[2]; __device__ float f(float v) const { return d[0] * v + d[1]; }\n"
+            " friend std::ostream& operator<<(std::ostream& o, const A& a) { return o; } };\n"
+        ),
+        {},
+    ),
+    "all of a class on one line": (
+        "A{2}.f(x[i])",
+        (
+            "struct A { float d; __device__ float f(float v) { return d * v + 1; } friend std::ostream& "
+            'operator<<(std::ostream& o, const A& a) { return o; } std::string s() const { return ""; } };\n'
+        ),
+        {},
+    ),
+    "class with data of the host": (
+        "(sizeof((Net*)nullptr) == 8 ? 2 : 3) * x[i] + 1",
+        "#include <vector>\nstruct Net { std::vector<int> layers; float a = 2; };\n",
+        {},
+    ),
+    "virtual function of the host": (
+        "W::z(x[i])",
+        (
+            "struct W { static __device__ float z(float v) { return 2 * v + 1; }\n virtual ~W() {}\n"
+            " virtual void save(std::ostream& o) const = 0; };\n"
+        ),
+        {},
+    ),
+    "constexpr members": (
+        "L(1).g(x[i])",
+        (
+            "constexpr float two() { return 2; }\nstruct L { float b; constexpr L(float q) : b(q) {}\n"
+            " constexpr float g(float v) const { return two() * v + b; } };\n"
+        ),
+        {},
+    ),
+    "header with a byte order mark": (
+        "2 * x[i] + one",
+        '#include "g.h"\n',
+        {
+            "g.h": "\ufeff#pragma once\nstatic const int one = 1;\nvoid h();\n",
+        },
+    ),
+    "header whose name is a macro": (
+        "2 * x[i] + one()",
+        '#define HDR "g.h"\n#include HDR\n',
+        {
+            "g.h": "__device__ float one() { return 1; }\n#include <iostream>\n"
+            "static void host_NAME() { std::cout << 1; }\n",
+        },
+    ),
+}
 REFUSED = {
-    "typo in a specialisation": ("Tr<float>::a * x[i] + 1", "template <typename T> struct Tr { static constexpr float a = 9; };\n"
-        "template <> struct Tr<float> { static constexpr float a = undefined_thing; };\n", r"k\.cu:3.*undefined_thing"),
-    "macro of a missing header": ("Tr<float>::a * x[i] + 1", '#include "my_consts.h"\ntemplate <typename T> struct Tr { static constexpr float a = 9; };\n'
-        "template <> struct Tr<float> { static constexpr float a = MY_TWO; };\n", r"MY_TWO.*my_consts\.h"),
-    "constructor of the host": ("[&]{ P p; return p.a * x[i]; }()", "struct P { float a; P() : a(2) {} };\n", "constructor.*host function"),
-    "conversion by the host": ("P(x[i]).v", "struct P { float v; P(float a) : v(3) {} __device__ P(double a) : v(2 * a + 1) {} };\n", "host function"),
-    "assignment by the host": ("[&]{ T a{2}, b{3}; b = a; return b.a; }()", "struct T { float a; T& operator=(const T& o) { a = 7; return *this; } };\n", "host function"),
-    "better overload of the host": ("f(x[i])", "__device__ float f(double v) { return 2 * v + 1; }\nfloat f(float v) { return 7; }\n", "host function"),
-    "nearer function of the host": ("B::f(x[i])", "__device__ float s(float v) { return 1; }\nnamespace B { inline float s(float v) { return 9; }\n"
-        "__device__ float f(float v) { return s(v); } }\n", "host function"),
-    "nearer variable of the host": ("B::f(x[i])", "__device__ float s = 2;\nnamespace B { float s = 7; __device__ float f(float v) { return s * v; } }\n", "variable s in line 3"),
-    "nearer type of the host": ("B::f(x[i])", "typedef float R;\nnamespace B { typedef std::vector<int> R; __device__ float f(float v) { R r = 2; return r * v; } }\n", "qualified name"),
-    "static assertion": ("x[i]", 'static_assert(sizeof(float) == 8, "no");\n', "static assertion failed"),
-}  # fmt: skip
+    "typo in a specialisation": (
+        "Tr<float>::a * x[i] + 1",
+        (
+            "template <typename T> struct Tr { static constexpr float a = 9; };\n"
+            "template <> struct Tr<float> { static constexpr float a = undefined_thing; };\n"
+        ),
+        r"k\.cu:3.*undefined_thing",
+    ),
+    "macro of a missing header": (
+        "Tr<float>::a * x[i] + 1",
+        (
+            '#include "my_consts.h"\ntemplate <typename T> struct Tr { static constexpr float a = 9; };\n'
+            "template <> struct Tr<float> { static constexpr float a = MY_TWO; };\n"
+        ),
+        r"MY_TWO.*my_consts\.h",
+    ),
+    "constructor of the host": (
+        "[&]{ P p; return p.a * x[i]; }()",
+        "struct P { float a; P() : a(2) {} };\n",
+        "constructor.*host function",
+    ),
+    "conversion by the host": (
+        "P(x[i]).v",
+        "struct P { float v; P(float a) : v(3) {} __device__ P(double a) : v(2 * a + 1) {} };\n",
+        "host function",
+    ),
+    "assignment by the host": (
+        "[&]{ T a{2}, b{3}; b = a; return b.a; }()",
+        "struct T { float a; T& operator=(const T& o) { a = 7; return *this; } };\n",
+        "host function",
+    ),
+    "better overload of the host": (
+        "f(x[i])",
+        "__device__ float f(double v) { return 2 * v + 1; }\nfloat f(float v) { return 7; }\n",
+        "host function",
+    ),
+    "nearer function of the host": (
+        "B::f(x[i])",
+        (
+            "__device__ float s(float v) { return 1; }\nnamespace B { inline float s(float v) { return 9; }\n"
+            "__device__ float f(float v) { return s(v); } }\n"
+        ),
+        "host function",
+    ),
+    "nearer variable of the host": (
+        "B::f(x[i])",
+        "__device__ float s = 2;\nnamespace B { float s = 7; __device__ float f(float v) { return s * v; } }\n",
+        "variable s in line 3",
+    ),
+    "nearer type of the host": (
+        "B::f(x[i])",
+        (
+            "typedef float R;\n"
+            "namespace B { typedef std::vector<int> R; __device__ float f(float v) { R r = 2; return r * v; } }\n"
+        ),
+        "qualified name",
+    ),
+    "static assertion": (
+        "x[i]",
+        'static_assert(sizeof(float) == 8, "no");\n',
+        "static assertion failed",
+    ),
+}
 
 
 def write(directory, before, value, files=None):
@@ -159,7 +341,10 @@ def found_in(source):
 
 
 def test_host_code_of_headers_is_listed(tmp_path):
-    header = "#pragma once\n#include <vector>\ninline std::vector<float> hv() { return {}; }\n__device__ float f(float v) { return v; }\n"
+    header = (
+        "#pragma once\n#include <vector>\ninline std::vector<float> hv() { return {}; }\n"
+        "__device__ float f(float v) { return v; }\n"
+    )
     listed = [str(one) for one in found_in(write(tmp_path, '#include "h.cuh"\n', "f(x[i])", {"h.cuh": header})).dropped]
     assert "h.cuh: line 3: function hv: a host function" in listed
 

@@ -24,7 +24,8 @@ from ptxkit.errors import CompileError
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
 _HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream|vector|string)>")
 _ERROR = re.compile(
-    r"^(?:(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error|(?P<path>[^\n]*?):(?P<number>\d+)(?::(?P<column>\d+))?: error)"
+    r"^(?:(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error|"
+    r"(?P<path>[^\n]*?):(?P<number>\d+)(?::(?P<column>\d+))?: error)"
     r"(?P<message>[^\n]*)",
     re.MULTILINE,
 )

@@ -48,7 +48,11 @@ class Token:
 
 def tokens(text: str) -> list[Token]:
     """The tokens of a text, blanks and comments included."""
-    return [Token(m.lastgroup if m.lastgroup != "delimiter" else "raw", m[0], m.start()) for m in _LEX.finditer(text)]
+    return [Token(_kind(m), m[0], m.start()) for m in _LEX.finditer(text)]
+
+
+def _kind(match: re.Match[str]) -> str:
+    return "raw" if match.lastgroup in (None, "delimiter") else str(match.lastgroup)
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,7 @@ class _Preprocessor:
         match = re.match(r"(\w+)(?:\(([^)]*)\))?[ \t]*(.*)", text, re.DOTALL)
         if match is None:
             return
-        value = [Token("space", " ", 0) if t.kind in ("comment", "newline") else t for t in tokens(match[3].strip())]
+        value = _on_one_line(tokens(match[3].strip()))
         while value and value[-1].kind == "space":
             value.pop()
         parameters: tuple[str, ...] | None = None
@@ -444,27 +448,23 @@ class _Preprocessor:
     def _call(self, found: list[Token], i: int) -> tuple[list[Token] | None, int]:
         """The expansion of the macro at token i, and the index behind its call; None if it is no call."""
         end = i + 1
-        while True:
-            last = next((t for t in reversed(found[i:end]) if t.kind not in ("space", "newline", "comment")), found[i])
-            macro = self.macros.get(last.text) if end == i + 1 else None
-            if macro is not None and macro.parameters is not None:
-                closing = _call_end(found, end)
-                if closing is None:
-                    return None, i
-                end = closing
-            given = [Token("space", " ", 0) if t.kind in ("newline", "comment") else t for t in found[i:end]]
-            expanded = self.expand(given, frozenset())
-            # a macro whose value ends with the name of another one with parameters, which follow in the source
-            tail = next((t for t in reversed(expanded) if t.kind != "space"), None)
-            inner = self.macros.get(tail.text) if tail is not None and tail.kind == "word" else None
-            if inner is not None and inner.parameters is not None and tail is not found[i]:
-                closing = _call_end(found, end)
-                if closing is not None and closing > end and tail.text not in (t.text for t in given):
-                    more = [
-                        Token("space", " ", 0) if t.kind in ("newline", "comment") else t for t in found[end:closing]
-                    ]
-                    return self.expand([*expanded, *more], frozenset()), closing
+        macro = self.macros[found[i].text]
+        if macro.parameters is not None:
+            closing = _call_end(found, end)
+            if closing is None:
+                return None, i
+            end = closing
+        given = _on_one_line(found[i:end])
+        expanded = self.expand(given, frozenset())
+        # a macro whose value ends with the name of another one with parameters, which follow in the source
+        tail = next((t for t in reversed(expanded) if t.kind != "space"), None)
+        inner = self.macros.get(tail.text) if tail is not None and tail.kind == "word" else None
+        if tail is None or inner is None or inner.parameters is None or tail.text in (t.text for t in given):
             return expanded, end
+        closing = _call_end(found, end)
+        if closing is None:
+            return expanded, end
+        return self.expand([*expanded, *_on_one_line(found[end:closing])], frozenset()), closing
 
     def _count(self, token: Token, inclusion: Inclusion, at: int) -> None:
         """Follow the braces."""
@@ -596,6 +596,11 @@ class _Preprocessor:
         inclusion.includes.append(
             Include(name, quoted, inclusion.line(start), start, end, name_start, name_end, entered)
         )
+
+
+def _on_one_line(given: Sequence[Token]) -> list[Token]:
+    """Tokens with blanks in place of comments and ends of lines."""
+    return [Token("space", " ", 0) if t.kind in ("newline", "comment") else t for t in given]
 
 
 def _call_end(found: list[Token], at: int) -> int | None:
