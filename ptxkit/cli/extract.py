@@ -26,7 +26,7 @@ def command(source: str, output: str | None, include_dirs: tuple[str, ...], list
     Host functions, host variables and headers of the host become blanks, so that lines keep their numbers; conditions are
     decided as by NVRTC. Headers of the file's own are not written: their host code is left out when the file is compiled,
     and --list shows it. Headers of the C++ standard library that the device code uses stay, and need ptxkit's replacements
-    or libcu++. `run`, `compile` and `inspect` do the same by themselves.
+    or libcu++. `run` and `inspect` do the same by themselves.
 
     FILE: a .cu file.
     """
