@@ -187,6 +187,11 @@ ACCEPTED = {
         ),
         {},
     ),
+    "specialisation of a template of the host": (
+        "V{2}.a * x[i] + 1",
+        "struct V { float a; };\nnamespace std { template <> struct hash<V> { size_t operator()(V v) const { return 1; } }; }\n",
+        {},
+    ),
     "constexpr members": (
         "L(1).g(x[i])",
         (

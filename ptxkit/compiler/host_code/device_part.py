@@ -327,7 +327,7 @@ class DevicePart:
 
     def _if_unused(self, piece: Piece) -> bool:
         if piece.what != "instantiation" and not piece.what.startswith("using"):
-            names = set(re.findall(r"\w+", re.sub(r"\boperator\b", " ", piece.name)))
+            names = set(re.findall(r"\w+", re.sub(r"<.*|\boperator\b", " ", piece.name)))
             if piece.name.startswith("{"):  # enumerators
                 names = set(re.findall(r"(\w+)\s*(?:[,=}]|$)", piece.name))
             if names & self.remaining(piece):
