@@ -437,7 +437,6 @@ def device_part(
 
 def _separate_shared(part: DevicePart) -> None:
     """Fix the pieces that begin or end within the expansion of a macro that holds other pieces, too."""
-    outer = [piece for piece in part.pieces if piece.owner is None]
     holders: dict[int, list[Piece]] = {}
     for piece in part.pieces:
         for segment in part.unit.between(piece.start, piece.end):
@@ -448,10 +447,8 @@ def _separate_shared(part: DevicePart) -> None:
             after = inside[max(0, piece.end - segment.at) :].strip() if piece.end < segment.at + segment.length else ""
             if before or after.strip(";"):
                 holders.setdefault(segment.at, []).append(piece)
-    for at, pieces in holders.items():
-        everything = [p for p in outer if p.start < at + 1 or p in pieces]
-        same = [p for p in pieces if p in everything]
-        if any(p.owner is not None for p in pieces) or not all(p.state == "gone" for p in same):
+    for pieces in holders.values():
+        if any(p.owner is not None or p.state != "gone" for p in pieces):
             for piece in pieces:
                 piece.fixed, piece.state = True, "kept"
 
