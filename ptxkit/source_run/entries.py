@@ -131,9 +131,7 @@ class CompiledFile:
                 else f"{p.cpp or p.wants} {p.name}".rstrip()
                 for p in parameters
             )
-            handles = tuple(
-                p.name or f"#{p.index}" for p in parameters if _HANDLE.search(declarations[p.index])
-            )
+            handles = tuple(p.name or f"#{p.index}" for p in parameters if _HANDLE.search(declarations[p.index]))
             found.append(Entry(names[name], name, functions[name], parameters, declarations, handles))
         return tuple(found)
 
