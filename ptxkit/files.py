@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,20 @@ def decode(data: bytes, name: str) -> str:
 def _line(data: bytes, at: int) -> int:
     """1-based line of the byte at an offset; lines end in a line feed, a carriage return, or both."""
     return data[:at].replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
+
+
+def refuse_same(files: Mapping[str, str]) -> None:
+    """Raise UsageError where two options, or an argument and an option, name one file, of which only the last would be left.
+
+    Args:
+        files: name of the option or argument -> file; devices such as /dev/null may occur several times.
+    """
+    options: dict[str, str] = {}
+    for option, file in files.items():
+        real = os.path.realpath(file)
+        if real in options and not real.startswith("/dev/"):
+            raise UsageError(f"{options[real]} and {option} name the same file, {file}")
+        options[real] = option
 
 
 def check_writable(path: str | Path) -> None:

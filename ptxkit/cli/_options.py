@@ -19,14 +19,22 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Seconds(click.FloatRange):
-    """A finite number of seconds: click's own range type accepts ``nan`` and ``inf``."""
+class FiniteNumber(click.FloatRange):
+    """A finite number in a range: click's own type accepts ``nan`` and ``inf``."""
+
+    noun = "a finite number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return seconds
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not {self.noun}", param, ctx)
+        return number
+
+
+class Seconds(FiniteNumber):
+    """A finite number of seconds."""
+
+    noun = "a number of seconds"
 
 
 class WholeNumber(click.IntRange):
@@ -142,7 +150,9 @@ def emulator_changes(given: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: a kind of ``--trap`` does not exist.
     """
     changes = {
-        name: given[name] for name in ("completion", "max_instructions", "initcheck") if given.get(name) not in (None, False)
+        name: given[name]
+        for name in ("completion", "max_instructions", "initcheck")
+        if given.get(name) not in (None, False)
     }
     if given.get("completion_seed") is not None:
         if given["completion"] != "random":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from ptxkit.cli._kernel import peer_list, refuse_absent
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import PtxkitError, UsageError
+from ptxkit.files import refuse_same
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers import Peer
@@ -111,7 +111,7 @@ def checked(given: Mapping[str, Any], problem: Problem, device: Device, journal:
         raise UsageError("--apply needs a GPU: a modelled cost is no reason to change a default")
     named = {"--json": given["json_file"], "--t4": given["t4_file"], "--heatmap": given["heatmap"]}
     files = {option: file for option, file in named.items() if file is not None and (option, file) != ("--json", "-")}
-    _refuse_same({"--journal": str(journal), **files})
+    refuse_same({"--journal": str(journal), **files})
     for option, file in files.items():
         if not file:
             raise UsageError(f"{option} takes the name of a file")
@@ -162,16 +162,6 @@ def _checked_heatmap(file: str | None, axes: str | None, problem: Problem) -> tu
     return heatmap.check_axes(axes, problem.axes)
 
 
-def _refuse_same(files: Mapping[str, str]) -> None:
-    """Raise UsageError where two options name one file, of which only the last would be left."""
-    options: dict[str, str] = {}
-    for option, file in files.items():
-        real = os.path.realpath(file)
-        if real in options and not real.startswith("/dev/"):
-            raise UsageError(f"{options[real]} and {option} name the same file, {file}")
-        options[real] = option
-
-
 def _failure(writer: Callable[[], object]) -> PtxkitError | None:
     try:
         writer()
@@ -204,7 +194,9 @@ def _spent(outcome: Outcome) -> str:
 def _notes(outcome: Outcome, journal: Path) -> list[str]:
     notes = ["Stopped early: these are the results so far."] if outcome.partial else []
     if outcome.timed:
-        repeated = "the best were measured once more, interleaved" if "leaders" in outcome.spent else "each measured once"
+        repeated = (
+            "the best were measured once more, interleaved" if "leaders" in outcome.spent else "each measured once"
+        )
         notes.append(f"Cold L2; {repeated}. mix: of all SASS instructions.")
     else:
         notes.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ptxkit.cli._help import HeadedCommand
-from ptxkit.cli._options import WholeNumber, parse_pairs
+from ptxkit.cli._options import FiniteNumber, WholeNumber, parse_pairs
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
@@ -34,7 +34,7 @@ HEADINGS = {
 @click.option("--gpu", metavar="NAME", help="Predict for this GPU, such as B200, instead of an H200.")
 @click.option(
     "--launch-us",
-    type=click.FloatRange(0, 1000),
+    type=FiniteNumber(0, 1000),
     metavar="US",
     help="Count this time for each launch instead of the 1 us that it takes in a CUDA graph.",
 )
@@ -65,7 +65,11 @@ HEADINGS = {
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the report as JSON (ptxkit.fuse/1) to this file; - for stdout."
 )
-@click.option("--html", metavar="FILE", help="Write a page with the graph before and after, and the roofline.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    help="Write a page with the graph before and after, and the roofline, to this file; - for stdout.",
+)
 def command(
     graph: str | None,
     model: str | None,
@@ -93,7 +97,7 @@ def command(
 
     from ptxkit.bench.report.tables import Format
     from ptxkit.cli._text import print_json, terminal_width
-    from ptxkit.files import check_writable, write_json, write_text
+    from ptxkit.files import check_writable, refuse_same, write_json, write_text
     from ptxkit.fusion.analysis import analyse, compiled_kernel
     from ptxkit.fusion.machine import LAUNCH_US, machine_for
     from ptxkit.fusion.models import model_graph
@@ -108,6 +112,13 @@ def command(
     for option, value in (("--tokens", tokens), ("--context", context), ("--dtype", dtype)):
         if model is None and value is not None:
             raise UsageError(f"{option} belongs to --model; a file states its shapes itself")
+    for option, value in (("--gpu", gpu), ("--dtype", dtype), ("--json", json_path), ("--html", html)):
+        if value == "":
+            raise UsageError(f"{option} is empty; leave it out, or give a value")
+    named = {"GRAPH": graph, "--json": json_path, "--html": html}
+    if json_path == html == "-":
+        raise UsageError("--json - and --html - both write to stdout; name a file for one of them")
+    refuse_same({option: path for option, path in named.items() if path is not None and path != "-"})
     for path in (json_path, html):
         if path is not None and path != "-":
             check_writable(path)
@@ -121,11 +132,13 @@ def command(
             found = read_graph(str(graph))
         arguments = {} if no_compile else {"compiled": compiled_kernel}
         report = analyse(found, machine, criteria, limits, **arguments)
-    if html is not None:
+    if html is not None and html != "-":
         write_text(html, page(report))
-    if json_path == "-":
-        print_json(values(report))
-        return
-    if json_path is not None:
+    if json_path is not None and json_path != "-":
         write_json(json_path, values(report))
-    click.echo(text(report, cast("Format", form), terminal_width()))
+    if html == "-":
+        click.echo(page(report), nl=False)
+    elif json_path == "-":
+        print_json(values(report))
+    else:
+        click.echo(text(report, cast("Format", form), terminal_width()))

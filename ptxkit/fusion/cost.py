@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ptxkit.fusion.graph import Graph, Operation
+from ptxkit.fusion.layout import View, union
 from ptxkit.fusion.machine import PRODUCT, VECTOR, Machine
 
 PRODUCTS = ("contraction", "attention")
@@ -67,28 +68,74 @@ class Group:
         return frozenset(name for operation in self.operations for name in operation.outputs)
 
     def reads(self) -> dict[str, float]:
-        """Tensor from outside the group -> bytes that are read."""
-        inside, found = self.results, dict[str, float]()
+        """Tensor from outside the group -> bytes that are read: those of all different elements that its views have."""
+        inside, found = self.results, dict[str, _Regions]()
         for operation in self.operations:
-            for name in dict.fromkeys(operation.inputs):
+            for i, name in enumerate(operation.inputs):
                 memory = self.graph.memory(name)
                 if memory not in inside:
-                    wanted = min(self.graph.bytes_read(operation, name), self.graph.tensors[memory].bytes)
-                    found[memory] = max(found.get(memory, 0.0), wanted)
-        return found
+                    found.setdefault(memory, _Regions(self.graph, memory)).read(operation, i)
+        return {memory: regions.bytes for memory, regions in found.items()}
 
     def writes(self) -> dict[str, float]:
-        """Tensor that something outside the group needs -> bytes that are written."""
+        """Tensor that something outside the group needs -> bytes that are written: those of the elements that it needs."""
         graph, mine = self.graph, self.names
-        kept = {graph.memory(name) for name in graph.outputs}
-        needed = (n for n in self.results if n in kept or any(o.name not in mine for o in graph.readers[n]))
-        return {name: graph.tensors[name].bytes for name in sorted(needed)}
+        found: dict[str, _Regions] = {}
+
+        def needed(name: str) -> None:
+            memory = graph.memory(name)
+            if memory in self.results:
+                found.setdefault(memory, _Regions(graph, memory)).add(name)
+
+        for name in graph.outputs:
+            needed(name)
+        for memory in self.results:
+            for operation in graph.readers[memory]:
+                if operation.name not in mine:
+                    for name in operation.inputs:
+                        needed(name)
+        return {memory: found[memory].bytes for memory in sorted(found)}
 
     def unit(self) -> str:
         """The type whose peak rate bounds the group: of its products' operands, else f32."""
         for operation in self.products:
             return self.graph.tensors[operation.inputs[0]].dtype
         return "f32"
+
+
+class _Regions:
+    """The elements of a memory that operations read or write."""
+
+    def __init__(self, graph: Graph, memory: str) -> None:
+        self.graph, self.tensor = graph, graph.tensors[memory]
+        self.views: set[View] = set()
+        self.partial: dict[tuple[object, ...], float] = {}  # reads whose place is not known, and their bytes
+
+    def read(self, operation: Operation, i: int) -> None:
+        """Input ``i`` of an operation."""
+        name = operation.inputs[i]
+        wanted = self.graph.bytes_read(operation, i)
+        if wanted == self.graph.tensors[name].bytes:
+            self.add(name)
+        else:  # rows that indices select, or weights of the experts that have rows: the same ones for the same indices
+            others = (*operation.inputs[:i], *operation.inputs[i + 1 :])
+            selection = others if operation.kind == "gather" else ()
+            self.partial[(self.graph.layouts[name] or name, operation.kind, selection, wanted)] = wanted
+
+    def add(self, name: str) -> None:
+        """All elements of a tensor."""
+        layout = self.graph.layouts[name]
+        if layout is None:
+            self.partial[(name,)] = self.graph.tensors[name].bytes
+        else:
+            self.views.add(layout)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all different elements."""
+        total = self.tensor.elements
+        known = union(self.views, total) * self.tensor.bytes / total
+        return min(self.tensor.bytes, known + sum(self.partial.values()))
 
 
 @dataclass(frozen=True)

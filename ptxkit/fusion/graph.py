@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from ptxkit.errors import UsageError
-from ptxkit.fusion.kinds import KINDS, Kind
-from ptxkit.fusion.tensors import Tensor
+from ptxkit.fusion.kinds import KINDS, Kind, permutation
+from ptxkit.fusion.layout import Digit, View
+from ptxkit.fusion.tensors import MOST, Tensor
+from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
 
 
@@ -54,6 +56,42 @@ class Graph:
     outputs: frozenset[str]
     repeat: int = 1
 
+    def __post_init__(self) -> None:
+        """Check a graph that was not made by a builder.
+
+        Raises:
+            UsageError: an operation reads what no earlier one writes, has an unknown kind or attribute, or results of other
+                shapes than its kind makes; the message names it.
+        """
+        _checked_repeat(self.name, self.repeat)
+        made = {name for operation in self.operations for name in operation.outputs}
+        known, seen = set(self.tensors) - made, set[str]()
+        for operation in self.operations:
+            what = f"operation {operation.name!r} ({operation.kind})"
+            if operation.name in seen:
+                raise UsageError(f"there are two operations {operation.name!r}; names must differ")
+            if operation.kind not in KINDS:
+                raise UsageError(f"operation {operation.name!r}: no kind {operation.kind!r}; see docs/fusion.md")
+            for name in operation.inputs:
+                if name not in known:
+                    raise UsageError(f"{what} reads {name!r}, which no earlier operation writes")
+            try:
+                operation.rules.check(len(operation.inputs), operation.attributes)
+                shaped = operation.rules.results([self.tensors[n] for n in operation.inputs], operation.attributes)
+            except UsageError as error:
+                raise UsageError(f"{what}: {error}") from None
+            stated = [self.tensors.get(name) for name in operation.outputs]
+            if shaped != [(tensor.shape, tensor.dtype) if tensor else None for tensor in stated]:
+                raise UsageError(f"{what} has results of the shapes and types {shaped}, and the graph states others")
+            if taken := known & set(operation.outputs):
+                raise UsageError(f"{what} writes {min(taken)!r}, which exists already")
+            known |= set(operation.outputs)
+            seen.add(operation.name)
+        if missing := sorted(self.outputs - known):
+            raise UsageError(f"output {missing[0]!r} is no tensor of graph {self.name!r}")
+        if not self.launches:
+            raise UsageError(f"graph {self.name!r} has no operation that launches a kernel")
+
     @cached_property
     def producers(self) -> dict[str, Operation]:
         """Tensor -> the operation that writes it; inputs of the graph are missing."""
@@ -92,6 +130,43 @@ class Graph:
         """The operations without those that only make views, which launch nothing."""
         return tuple(operation for operation in self.operations if operation.rules.family != "view")
 
+    @cached_property
+    def layouts(self) -> dict[str, View | None]:
+        """Tensor -> where its elements lie in :meth:`memory`; None for views whose elements lie in no regular order."""
+        found: dict[str, View | None] = {}
+        for name, tensor in self.tensors.items():
+            if name not in self.views:
+                found[name] = View.whole(name, tensor.shape)
+        for operation in self.operations:
+            if operation.rules.family == "view":
+                found |= self._viewed(operation, found[operation.inputs[0]])
+        return found
+
+    def _viewed(self, operation: Operation, source: View | None) -> dict[str, View | None]:
+        if source is None:
+            return dict.fromkeys(operation.outputs)
+        if operation.kind == "permute":
+            return {operation.outputs[0]: source.permuted(permutation(len(source.axes), operation.attributes))}
+        if operation.kind == "reshape":
+            return {operation.outputs[0]: source.reshaped(self.shape(operation.outputs[0]))}
+        axis = operation.attributes.get("axis", -1) % len(source.axes)
+        start, found = 0, dict[str, View | None]()
+        for name in operation.outputs:
+            size = self.shape(name)[axis]
+            found[name] = source.part(axis, start, size)
+            start += size
+        return found
+
+    def whole_rows(self, name: str) -> bool:
+        """Whether a tensor has all elements of its memory in their order, and the same rows."""
+        memory, layout = self.memory(name), self.layouts[name]
+        last = [shape[-1:] for shape in (self.shape(name), self.shape(memory))]
+        return layout is not None and layout.order == self.whole_order(memory) and last[0] == last[1]
+
+    def whole_order(self, memory: str) -> tuple[Digit, ...]:
+        """The digits of a tensor in its own memory."""
+        return View.whole(memory, self.shape(memory)).order
+
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor."""
         return self.tensors[name].shape
@@ -101,14 +176,19 @@ class Graph:
         inputs, outputs = self._tensors(operation)
         return operation.rules.flops(inputs, outputs, operation.attributes)
 
-    def bytes_read(self, operation: Operation, name: str) -> float:
-        """Bytes of one of its inputs that an operation reads: the whole tensor, except for kinds such as ``gather``."""
+    def bytes_read(self, operation: Operation, i: int) -> float:
+        """Bytes of input ``i`` that an operation reads: the whole tensor, except for kinds such as ``gather``."""
         inputs, outputs = self._tensors(operation)
-        index = operation.inputs.index(name)
-        return operation.rules.read(index, inputs, outputs, operation.attributes)
+        return operation.rules.read(i, inputs, outputs, operation.attributes)
 
     def _tensors(self, operation: Operation) -> tuple[list[Tensor], list[Tensor]]:
         return [self.tensors[n] for n in operation.inputs], [self.tensors[n] for n in operation.outputs]
+
+
+def _checked_repeat(name: str, repeat: Any) -> int:
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= MOST:
+        raise UsageError(f"graph {short(name)}: repeat must be a positive number up to 2^60, not {short(repeat)}")
+    return repeat
 
 
 class GraphBuilder:
@@ -124,10 +204,8 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str = "graph", repeat: int = 1) -> None:
-        if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-            raise UsageError(f"graph {name!r}: repeat must be a positive number, not {repeat!r}")
         self.name = name
-        self.repeat = repeat
+        self.repeat = _checked_repeat(name, repeat)
         self._tensors: dict[str, Tensor] = {}
         self._operations: list[Operation] = []
 
@@ -140,7 +218,9 @@ class GraphBuilder:
         self._add(Tensor.checked(name, shape, dtype))
         return name
 
-    def operation(self, kind: str, *inputs: str, name: str = "", outputs: Sequence[str] = (), **attributes: Any) -> Any:
+    def operation(
+        self, kind: str, /, *inputs: str, name: str = "", outputs: Sequence[str] = (), **attributes: Any
+    ) -> Any:
         """Add an operation.
 
         Args:
@@ -169,16 +249,17 @@ class GraphBuilder:
         try:
             rules.check(len(inputs), attributes)
             found = rules.results([self._tensors[n] for n in inputs], attributes)
+            results = list(outputs)
+            if not results:
+                # the single result of an operation has its name; several have a number
+                results = [name] if len(found) == 1 else [f"{name}.{i}" for i in range(len(found))]
+            if len(results) != len(found):
+                raise UsageError(f"has {len(found)} results; {len(results)} are named")
+            made = [Tensor.checked(result, *shaped) for result, shaped in zip(results, found, strict=True)]
         except UsageError as error:
             raise UsageError(f"operation {name!r} ({kind}): {error}") from None
-        results = list(outputs)
-        if not results:
-            # the single result of an operation has its name; several have a number
-            results = [name] if len(found) == 1 else [f"{name}.{i}" for i in range(len(found))]
-        if len(results) != len(found):
-            raise UsageError(f"operation {name!r} ({kind}) has {len(found)} results; {len(results)} are named")
-        for result, (shape, dtype) in zip(results, found, strict=True):
-            self._add(Tensor.checked(result, shape, dtype))
+        for tensor_ in made:
+            self._add(tensor_)
         self._operations.append(Operation(name, kind, tuple(inputs), tuple(results), attributes))
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -200,8 +281,6 @@ class GraphBuilder:
         Raises:
             UsageError: there is no operation, or an output that is no tensor.
         """
-        if not any(operation.rules.family != "view" for operation in self._operations):
-            raise UsageError(f"graph {self.name!r} has no operation that launches a kernel")
         wanted = list(outputs)
         for name in wanted:
             if name not in self._tensors:

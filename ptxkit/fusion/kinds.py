@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from ptxkit.errors import UsageError
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
-from ptxkit.fusion.tensors import Tensor, checked_dtype
+from ptxkit.fusion.tensors import MOST, Tensor, checked_dtype, is_float, promoted
+from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
 
 Family = Literal["elementwise", "row", "contraction", "attention", "movement", "view"]
@@ -73,28 +72,72 @@ class Kind:
 
 
 def _broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    except ValueError:
-        shapes = " and ".join(str(list(tensor.shape)) for tensor in inputs)
-        raise UsageError(f"the shapes {shapes} cannot be broadcast") from None
+    """The shape that all inputs are broadcast to, by numpy's rules, for any number of axes."""
+    rank = max(len(tensor.shape) for tensor in inputs)
+    padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in inputs]
+    result = []
+    for extents in zip(*padded, strict=True):
+        wanted = {extent for extent in extents if extent != 1}
+        if len(wanted) > 1:
+            shapes = " and ".join(short(list(tensor.shape)) for tensor in inputs)
+            raise UsageError(f"the shapes {shapes} cannot be broadcast")
+        result.append(max(extents))
+    return tuple(result)
 
 
 def _dtype(attributes: Attributes, default: str) -> str:
     return checked_dtype(attributes.get("dtype", default))
 
 
-def _elementwise(flops: float, operands: tuple[int, int], summary: str, dtype: str = "") -> Kind:
-    def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
-        if len(inputs) < operands[1] and "value" not in attributes and operands != (1, 1):
-            raise UsageError(f"takes {operands[1]} inputs, or {len(inputs)} and the attribute 'value'")
-        number = attributes.get("value", 0)
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise UsageError(f"the attribute 'value' must be a number, not {number!r}")
-        largest = max(inputs, key=lambda tensor: tensor.elements)
-        return [(_broadcast(inputs), _dtype(attributes, dtype or largest.dtype))]
+WHOLE_NUMBERS = {
+    *(
+        "add",
+        "subtract",
+        "multiply",
+        "minimum",
+        "maximum",
+        "where",
+        "abs",
+        "negative",
+        "square",
+        "relu",
+        "power",
+        "fma",
+    ),
+    *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+    *("cast", "clamp", "round", "dropout", "quantize"),
+}
+"""Element-wise kinds whose results of integers are integers; those of others are f32."""
 
-    names = {"dtype": "the type of the result"}
+
+def _elementwise(
+    kind: str,
+    flops: float,
+    operands: tuple[int, int],
+    summary: str,
+    dtype: str = "",
+    attributes: Mapping[str, str] | None = None,
+) -> Kind:
+    """An element-wise kind. The type of its result is ``dtype``, else that to which its inputs are promoted."""
+
+    def results(inputs: Sequence[Tensor], given: Attributes) -> list[Shaped]:
+        if len(inputs) < operands[1] and "value" not in given and operands != (1, 1):
+            raise UsageError(f"takes {operands[1]} inputs, or {len(inputs)} and the attribute 'value'")
+        if "value" in given and len(inputs) == operands[1]:
+            raise UsageError(f"takes {operands[1]} inputs, or the attribute 'value' in place of the last one, not both")
+        if "value" in given:
+            _finite(given, "value")
+        for name in attributes or {}:
+            if name in given:
+                _finite(given, name)
+        # the condition of `where` selects elements, and has no part in the type of the result
+        operand_types = [tensor.dtype for tensor in (inputs[1:] if kind == "where" else inputs)]
+        found = promoted(operand_types)
+        if not is_float(found) and (kind not in WHOLE_NUMBERS or isinstance(given.get("value"), float)):
+            found = "f32"
+        return [(_broadcast(inputs), _dtype(given, dtype or found))]
+
+    names = {"dtype": "the type of the result"} | dict(attributes or {})
     if operands[0] < operands[1]:
         names["value"] = "the number that takes the place of the last input"
     return Kind(
@@ -102,16 +145,43 @@ def _elementwise(flops: float, operands: tuple[int, int], summary: str, dtype: s
     )
 
 
-def _rows(flops: float, operands: tuple[int, int], summary: str) -> Kind:
+def _finite(attributes: Attributes, name: str) -> float:
+    """An attribute that is a finite number. Raises UsageError."""
+    number = attributes[name]
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not _is_finite(number):
+        raise UsageError(f"the attribute {name!r} must be a number, not {short(number)}")
+    return float(number)
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer beyond the floating-point numbers
+        return False
+
+
+def _boolean(attributes: Attributes, name: str) -> bool:
+    """An attribute that is true or false; without it, false. Raises UsageError."""
+    value = attributes.get(name, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"the attribute {name!r} must be true or false, not {short(value)}")
+    return value
+
+
+def _rows(flops: float, operands: tuple[int, int], summary: str, eps: float | None = None) -> Kind:
     """A kind whose result has the shape of its first input; the other inputs are broadcast to it."""
 
     def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         _check_row(inputs)
+        if "eps" in attributes and _finite(attributes, "eps") < 0:
+            raise UsageError(f"the attribute 'eps' must be a number from 0, not {attributes['eps']!r}")
         if _broadcast(inputs) != inputs[0].shape:
             raise UsageError(f"the first input has the shape {list(inputs[0].shape)}; the others must fit into it")
         return [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))]
 
     names = {"dtype": "the type of the result"}
+    if eps is not None:
+        names["eps"] = f"what is added under the root, {eps:g} by default"
     return Kind("row", operands, results, lambda inputs, _, __: flops * inputs[0].elements, names, None, summary)
 
 
@@ -148,7 +218,7 @@ def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[in
         raise UsageError("both inputs of a matmul need two axes or more")
     m, k = a.shape[-2:]
     rows, n = b.shape[-2:]
-    if attributes.get("transpose_b"):
+    if _boolean(attributes, "transpose_b"):
         rows, n = n, rows
     if rows != k:
         raise UsageError(f"the inner sizes differ: {k} of {list(a.shape)} and {rows} of {list(b.shape)}")
@@ -158,7 +228,7 @@ def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[in
 
 def _matmul(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     batch, m, n, _ = _product(inputs, attributes)
-    return [((*batch, m, n), _dtype(attributes, inputs[0].dtype))]
+    return [((*batch, m, n), _dtype(attributes, promoted([tensor.dtype for tensor in inputs])))]
 
 
 def _matmul_flops(inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
@@ -172,11 +242,22 @@ def _linear(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         raise UsageError(f"x {list(x.shape)} needs weights (n, {x.shape[-1] if x.shape else 'k'}), not {list(w.shape)}")
     if len(inputs) > 2 and inputs[2].shape != (w.shape[0],):
         raise UsageError(f"the bias must have the shape [{w.shape[0]}], not {list(inputs[2].shape)}")
-    return [((*x.shape[:-1], w.shape[0]), _dtype(attributes, x.dtype))]
+    if _boolean(attributes, "sparse") and w.shape[1] % 4:
+        raise UsageError(f"the rows of 2:4 sparse weights need a multiple of 4 elements, not {w.shape[1]}")
+    return [((*x.shape[:-1], w.shape[0]), _dtype(attributes, promoted([x.dtype, w.dtype])))]
 
 
-def _linear_flops(inputs: Sequence[Tensor], outputs: Sequence[Tensor], _: Attributes) -> float:
-    return (2.0 * inputs[1].shape[1] + (len(inputs) > 2)) * outputs[0].elements
+def _linear_flops(inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: Attributes) -> float:
+    terms = inputs[1].shape[1] // (2 if attributes.get("sparse") else 1)
+    return (2.0 * terms + (len(inputs) > 2)) * outputs[0].elements
+
+
+def _linear_read(i: int, inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
+    """Of 2:4 sparse weights a half of the elements is stored, and two bits for the place of each."""
+    tensor = inputs[i]
+    if i != 1 or not attributes.get("sparse"):
+        return tensor.bytes
+    return tensor.bytes / 2 + tensor.elements / 2 * 2 / 8
 
 
 def _grouped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
@@ -186,7 +267,7 @@ def _grouped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     hit = _number(attributes, "experts", w.shape[0])
     if hit > w.shape[0]:
         raise UsageError(f"experts is {hit}, but the weights have {w.shape[0]}")
-    return [((x.shape[0], w.shape[1]), _dtype(attributes, x.dtype))]
+    return [((x.shape[0], w.shape[1]), _dtype(attributes, promoted([x.dtype, w.dtype])))]
 
 
 def _grouped_read(i: int, inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
@@ -199,8 +280,8 @@ def _grouped_read(i: int, inputs: Sequence[Tensor], _: Sequence[Tensor], attribu
 
 def _number(attributes: Attributes, name: str, default: int) -> int:
     value = attributes.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a positive number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise UsageError(f"{name} must be a positive number, not {short(value)}")
     return value
 
 
@@ -213,7 +294,8 @@ def _attention(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]
         raise UsageError(f"{shapes} do not fit: k needs the d of q, v the heads and the length of k")
     if q.shape[-3] % k.shape[-3]:
         raise UsageError(f"the {k.shape[-3]} heads of k and v must divide the {q.shape[-3]} heads of q")
-    return [((*q.shape[:-1], v.shape[-1]), _dtype(attributes, q.dtype))]
+    _boolean(attributes, "causal")
+    return [((*q.shape[:-1], v.shape[-1]), _dtype(attributes, promoted([q.dtype, k.dtype, v.dtype])))]
 
 
 def _attention_flops(inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
@@ -226,7 +308,7 @@ def _parts(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     x = inputs[0]
     axis = attributes.get("axis", -1)
     if isinstance(axis, bool) or not isinstance(axis, int) or not -len(x.shape) <= axis < len(x.shape):
-        raise UsageError(f"axis {axis!r} is none of {list(x.shape)}")
+        raise UsageError(f"axis {short(axis)} is none of {list(x.shape)}")
     sizes = attributes.get("sizes")
     if sizes is None:
         parts = _number(attributes, "parts", 2)
@@ -234,7 +316,7 @@ def _parts(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
             raise UsageError(f"{parts} parts do not divide the {x.shape[axis]} elements of axis {axis}")
         sizes = [x.shape[axis] // parts] * parts
     if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not all(type(s) is int and s > 0 for s in sizes):
-        raise UsageError(f"sizes must be a list of positive numbers, not {sizes!r}")
+        raise UsageError(f"sizes must be a list of positive numbers, not {short(sizes)}")
     if sum(sizes) != x.shape[axis]:
         raise UsageError(f"the sizes add up to {sum(sizes)}, but axis {axis} has {x.shape[axis]} elements")
     place = axis % len(x.shape)
@@ -245,20 +327,35 @@ def _concatenated(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shap
     axis = attributes.get("axis", -1)
     first = inputs[0].shape
     if isinstance(axis, bool) or not isinstance(axis, int) or not -len(first) <= axis < len(first):
-        raise UsageError(f"axis {axis!r} is none of {list(first)}")
+        raise UsageError(f"axis {short(axis)} is none of {list(first)}")
     place = axis % len(first)
     rests = {(*t.shape[:place], *t.shape[place + 1 :]) for t in inputs if len(t.shape) == len(first)}
     if len(rests) != 1 or any(len(t.shape) != len(first) for t in inputs):
         raise UsageError("the inputs may differ along the axis only")
-    return [((*first[:place], sum(t.shape[place] for t in inputs), *first[place + 1 :]), inputs[0].dtype)]
+    return [
+        (
+            (*first[:place], sum(t.shape[place] for t in inputs), *first[place + 1 :]),
+            promoted([t.dtype for t in inputs]),
+        )
+    ]
+
+
+def permutation(rank: int, attributes: Attributes) -> list[int]:
+    """The axes of the input in the order of the result; by default reversed. Raises UsageError if they are none."""
+    axes = attributes.get("axes", list(reversed(range(rank))))
+    if (
+        isinstance(axes, str)
+        or not isinstance(axes, Sequence)
+        or not all(type(axis) is int for axis in axes)
+        or sorted(axes) != list(range(rank))
+    ):
+        raise UsageError(f"axes must be a permutation of {list(range(rank))}, not {short(axes)}")
+    return list(axes)
 
 
 def _permuted(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     shape = inputs[0].shape
-    axes = attributes.get("axes", list(reversed(range(len(shape)))))
-    if isinstance(axes, str) or not isinstance(axes, Sequence) or sorted(axes) != list(range(len(shape))):
-        raise UsageError(f"axes must be a permutation of {list(range(len(shape)))}, not {axes!r}")
-    return [(tuple(shape[a] for a in axes), inputs[0].dtype)]
+    return [(tuple(shape[a] for a in permutation(len(shape), attributes)), inputs[0].dtype)]
 
 
 def _reshaped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
@@ -269,6 +366,11 @@ def _reshaped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     if result.elements != inputs[0].elements:
         raise UsageError(f"{list(inputs[0].shape)} has other than the {result.elements} elements of {list(shape)}")
     return [(result.shape, inputs[0].dtype)]
+
+
+def _polynomial(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    _number(attributes, "multiply_adds", 1)
+    return [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))]
 
 
 def _gathered(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
@@ -293,7 +395,9 @@ def _formula_kinds() -> Iterator[tuple[str, Kind]]:
         summary = f"`{operation.numpy.format('x', 'y', 'z')}`" if "activation(" not in operation.numpy else ""
         yield (
             operation.word,
-            _elementwise(operation.flops, (max(1, most - 1), most), summary or f"the activation {operation.word}"),
+            _elementwise(
+                operation.word, operation.flops, (max(1, most - 1), most), summary or f"the activation {operation.word}"
+            ),
         )
     for name, reduction in REDUCTIONS.items():
         yield name, _reduction(reduction.flops, f"{name} of each row")
@@ -305,26 +409,39 @@ PRODUCT = {"dtype": "the type of the result"}
 
 KINDS: dict[str, Kind] = {
     **dict(_formula_kinds()),
-    "cast": _elementwise(1, (1, 1), "conversion to `dtype`"),
-    "clamp": _elementwise(2, (1, 1), "limits to a range"),
-    "round": _elementwise(1, (1, 1), "rounds to an integer"),
-    "power": _elementwise(2, (1, 2), "`x ** y`"),
-    "fma": _elementwise(2, (1, 3), "`x * y + z`"),
+    "cast": _elementwise("cast", 1, (1, 1), "conversion to `dtype`"),
+    "clamp": _elementwise("clamp", 2, (1, 1), "limits to a range"),
+    "round": _elementwise("round", 1, (1, 1), "rounds to an integer"),
+    "power": _elementwise("power", 2, (1, 2), "`x ** y`"),
+    "fma": _elementwise("fma", 2, (1, 3), "`x * y + z`"),
     "polynomial": Kind(
         "elementwise",
         (1, 1),
-        lambda inputs, attributes: [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))],
+        _polynomial,
         lambda inputs, _, attributes: 2.0 * _number(attributes, "multiply_adds", 1) * inputs[0].elements,
         {"dtype": "the type of the result", "multiply_adds": "how many for each element"},
         None,
         "a number of dependent multiply-adds",
     ),
-    "dropout": _elementwise(2, (1, 1), "zero with a probability, else scaled; random numbers are not counted"),
-    "rope": _elementwise(3, (3, 3), "rotary position embedding of x by cosines and sines"),
-    "quantize": _elementwise(4, (1, 1), "divided by a scale, rounded and limited to int8", dtype="s8"),
-    "layernorm": _rows(7, (1, 3), "layer normalization of x with optional weight and bias"),
-    "rmsnorm": _rows(4, (1, 2), "RMS normalization of x with an optional weight"),
-    "l2norm": _rows(3, (1, 1), "rows divided by their norm"),
+    "dropout": _elementwise(
+        "dropout",
+        2,
+        (1, 1),
+        "zero with the probability `p`, else scaled; random numbers are not counted",
+        attributes={"p": "the probability, 0.1 by default"},
+    ),
+    "rope": _elementwise("rope", 3, (3, 3), "rotary position embedding of x by cosines and sines"),
+    "quantize": _elementwise(
+        "quantize",
+        4,
+        (1, 1),
+        "divided by `scale`, plus `zero_point`, rounded and limited to int8",
+        dtype="s8",
+        attributes={"scale": "the size of a step", "zero_point": "what is added before rounding, 0 by default"},
+    ),
+    "layernorm": _rows(7, (1, 3), "layer normalization of x with optional weight and bias", 1e-5),
+    "rmsnorm": _rows(4, (1, 2), "RMS normalization of x with an optional weight", 1e-6),
+    "l2norm": _rows(3, (1, 1), "rows divided by their norm", 1e-12),
     "softmax": _rows(5, (1, 1), "softmax of rows"),
     "variance": _reduction(3, "variance of each row, of x and the means", (1, 2)),
     "column_sum": Kind(
@@ -359,8 +476,8 @@ KINDS: dict[str, Kind] = {
         (2, 3),
         _linear,
         _linear_flops,
-        PRODUCT,
-        None,
+        {**PRODUCT, "sparse": "whether w is 2:4 sparse and stored compressed"},
+        _linear_read,
         "x (..., k) times w (n, k) transposed, plus bias (n)",
     ),
     "grouped_linear": Kind(

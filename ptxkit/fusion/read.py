@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ptxkit.errors import DescriptionError, PtxkitError, UsageError
+from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError, UsageError
 from ptxkit.files import read_text
 from ptxkit.fusion.graph import Graph, GraphBuilder
-from ptxkit.workload.blame import mistake, place
+from ptxkit.workload.blame import mistake, place, short
 from ptxkit.workload.helper_modules import beside
 from ptxkit.workload.workload import suggestion
 
@@ -44,6 +44,8 @@ def _parsed(file: Path) -> Any:
         return json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, file))
     except json.JSONDecodeError as error:
         raise UsageError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+    except ValueError:  # of Python's limit for the digits of an integer
+        raise UsageError(f"{file}: there is an integer of thousands of digits") from None
     except RecursionError:
         raise UsageError(f"{file}: nested too deeply") from None
 
@@ -94,7 +96,7 @@ def from_json(value: Any, name: str = "graph") -> Graph:
 
 def _object(value: Any, what: str, keys: tuple[str, ...], needed: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{what} must be an object, not {_short(value)}")
+        raise UsageError(f"{what} must be an object, not {short(value)}")
     for key in value:
         if key not in keys:
             raise UsageError(f"{what} has the unknown key {key!r}; {suggestion(str(key), keys)}")
@@ -106,13 +108,8 @@ def _object(value: Any, what: str, keys: tuple[str, ...], needed: tuple[str, ...
 
 def _texts(value: Any, what: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError(f"{what} must be a list of names, not {_short(value)}")
+        raise UsageError(f"{what} must be a list of names, not {short(value)}")
     return value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def from_python(file: Path) -> Graph:
@@ -146,12 +143,16 @@ def from_python(file: Path) -> Graph:
                 raise UsageError(f"{file} defines neither graph, nor module and inputs")
     except (UsageError, DescriptionError) as error:
         raise type(error)(_located(error, file)) from None
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise DescriptionError(f"{place(error, file.resolve())}: {mistake(error)}") from error
+        raise UnavailableError(f"{place(error, file.resolve())}: torch is not installed; pip install torch") from None
     except (PtxkitError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise DescriptionError(f"{place(error, file.resolve())}: {mistake(error)}") from error
     if not isinstance(found, Graph):
-        raise UsageError(f"{file}: graph must be a Graph, such as GraphBuilder.graph() returns, not {_short(found)}")
+        raise UsageError(f"{file}: graph must be a Graph, such as GraphBuilder.graph() returns, not {short(found)}")
     return found
 
 

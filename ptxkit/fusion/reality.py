@@ -191,9 +191,12 @@ def comparisons(known: Mapping[str, Any], machine: Machine) -> Iterator[Comparis
             for row, times in rows.items()
             if row != "unfused" and times.get("kind") == "variant" and times.get("cold")
         }
+        sizes = dict(map(_pair, pairs))
         if name not in GRAPHS or not fused or not rows.get("unfused", {}).get("cold"):
             continue
-        graph = GRAPHS[name](dict(map(_pair, pairs)))
+        if sizes.get("causal") == "True":
+            continue  # `unfused` computes all scores, the fused variants the half that the mask leaves
+        graph = GRAPHS[name](sizes)
         best = min(fused, key=fused.__getitem__)
         yield Comparison(case, predicted(graph, machine), rows["unfused"]["cold"]["median_us"] / fused[best], best)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ptxkit.bench.report.tables import Format, Table, render
 from ptxkit.fusion.analysis import Candidate, Report, Total
@@ -17,7 +18,17 @@ NOTE = (
 
 def text(report: Report, kind: Format, width: int | None = None) -> str:
     """The whole report."""
-    return "\n\n".join(render(table, kind, width) for table in tables(report))
+    return "\n\n".join(render(_in_lines(table), kind, width) for table in tables(report))
+
+
+def _in_lines(table: Table) -> Table:
+    """The table with line breaks and other control characters, which names may have, as escape sequences."""
+
+    def line(text: str) -> str:
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+    rows = [[line(cell) for cell in row] for row in table.rows]
+    return replace(table, title=line(table.title), rows=rows)
 
 
 def tables(report: Report) -> Iterator[Table]:

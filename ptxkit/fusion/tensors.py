@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.errors import UsageError
+from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
 
 BITS = {
@@ -41,6 +42,15 @@ SPELLINGS = {
 }
 """The names of numpy and torch -> ptxkit's."""
 
+FLOATS = ("e2m1", "e4m3", "e5m2", "f16", "bf16", "tf32", "f32", "f64")
+PROMOTED = {
+    frozenset(("e4m3", "e5m2")): "f16",
+    frozenset(("f16", "bf16")): "f32",
+    frozenset(("s8", "u8")): "s32",
+}
+"""Pairs of types of which neither holds all numbers of the other -> the smallest type here that holds those of both."""
+ORDER = ("bool", "u8", "s8", "s32", "s64", *FLOATS)
+
 MOST = 2**60  # elements; products of such numbers are still exact enough as floats
 
 
@@ -48,8 +58,26 @@ def checked_dtype(name: Any) -> str:
     """The dtype of that name, which may be numpy's or torch's. Raises UsageError for an unknown one."""
     spelled = SPELLINGS.get(name, name) if isinstance(name, str) else None
     if spelled not in BITS:
-        raise UsageError(f"no dtype {name!r}; {suggestion(str(name), BITS)}")
+        raise UsageError(f"no dtype {short(name)}; {suggestion(str(name), BITS)}")
     return spelled
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a type has floating-point numbers."""
+    return dtype in FLOATS
+
+
+def promoted(dtypes: Sequence[str]) -> str:
+    """The type to which operands of several types are converted, whatever their order and their shapes.
+
+    As torch does for arrays and numpy with ml_dtypes: the type that holds the numbers of all, a floating-point type if there
+    is one among them (s64 and bf16 give bf16), and f32 for bf16 and f16.
+    """
+    floats = [dtype for dtype in dtypes if is_float(dtype)]
+    found = max(floats or dtypes, key=ORDER.index)
+    # a pair without a larger one among the operands: of three types, the third one may hold both
+    pairs = [result for pair, result in PROMOTED.items() if pair <= set(floats or dtypes)]
+    return max([found, *pairs], key=ORDER.index)
 
 
 @dataclass(frozen=True)
@@ -70,12 +98,12 @@ class Tensor:
         if not isinstance(name, str) or not name:
             raise UsageError(f"the name of a tensor must be a text, not {name!r}")
         if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence):
-            raise UsageError(f"tensor {name!r}: the shape must be a list of numbers, not {shape!r}")
+            raise UsageError(f"tensor {name!r}: the shape must be a list of numbers, not {short(shape)}")
         for extent in shape:
             if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
-                raise UsageError(f"tensor {name!r}: the shape must consist of positive numbers, not {extent!r}")
+                raise UsageError(f"tensor {name!r}: the shape must consist of positive numbers, not {short(extent)}")
         if math.prod(shape) > MOST:
-            raise UsageError(f"tensor {name!r}: the shape {list(shape)} is too large")
+            raise UsageError(f"tensor {name!r}: the shape {short(list(shape))} has more than 2^60 elements")
         try:
             return cls(name, tuple(shape), checked_dtype(dtype))
         except UsageError as error:

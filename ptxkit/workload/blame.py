@@ -34,7 +34,9 @@ def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             if name == "constraints" and not isinstance(result, str):
                 return list(result)
         if name == "constraints":
-            raise DescriptionError(f"{_start(method)}: constraints() must return a list of complaints, not {short(result)}")
+            raise DescriptionError(
+                f"{_start(method)}: constraints() must return a list of complaints, not {short(result)}"
+            )
         right = isinstance(result, RETURNS[name])
         if not right:
             wanted = "a Work" if name == "work" else "a dict"
@@ -73,8 +75,13 @@ def mistake(error: BaseException) -> str:
     """The message for an exception; a SystemExit comes from ``sys.exit``, which a description must not call."""
     if isinstance(error, SystemExit):
         return f"ends the program with SystemExit({error.code!r}); a description must not exit"
-    hint = "; the inputs must stay as they are: compute on a copy" if "read-only" in str(error) else ""
-    return f"{type(error).__name__}: {error}{hint}"
+    try:
+        lines = str(error).split("\n")
+    except Exception:  # noqa: BLE001  # of an exception class whose __str__ fails
+        lines = ["its text cannot be made, because its __str__ raises an exception"]
+    text = " ".join(line.strip() for line in lines if line.strip())
+    hint = "; the inputs must stay as they are: compute on a copy" if "read-only" in text else ""
+    return f"{type(error).__name__}: {text}{hint}"
 
 
 def place(error: BaseException, file: Path, otherwise: str = "") -> str:
@@ -117,9 +124,13 @@ def _line_of_attribute(cls: type, name: str) -> str:
 
 
 def short(value: object) -> str:
-    """The ``repr`` of a value, shortened to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
+    """The ``repr`` of a value; its type where that has more than 80 characters or several lines, or cannot be made."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # of an object of the user, or of an integer with thousands of digits
+        text = ""
+    kind = type(value).__name__
+    return text if 0 < len(text) <= 80 and "\n" not in text else f"{'an' if kind[0] in 'aeio' else 'a'} {kind}"
 
 
 def _start(function: Callable[..., Any]) -> str:

@@ -75,6 +75,14 @@ def test_a_file_with_a_compiled_kernel(tmp_path, capsys):
         (["--model", "gpt2", "--weight", "size=1"], "there is no weight 'size'"),
         (["--model", "gpt2", "--threshold", "score=x"], "the threshold of score must be a number"),
         (["--model", "gpt2", "--launch-us", "-1"], "--launch-us"),
+        (["--model", "gpt2", "--launch-us", "nan"], "is not a finite number"),
+        (["--model", "gpt2", "--gpu", ""], "--gpu is empty"),
+        (["--model", "gpt2", "--dtype", ""], "--dtype is empty"),
+        (["--model", "gpt2", "--json", ""], "--json is empty"),
+        (["--model", "gpt2", "--json", "-", "--html", "-"], "both write to stdout"),
+        (["x.json", "--json", "x.json"], "GRAPH and --json name the same file"),
+        (["x.json", "--html", "./x.json"], "GRAPH and --html name the same file"),
+        (["--model", "gpt2", "--json", "r", "--html", "./r"], "--json and --html name the same file"),
     ],
 )
 def test_bad_input_has_one_line_and_code_2(words, message, capsys):
@@ -86,3 +94,21 @@ def test_bad_input_has_one_line_and_code_2(words, message, capsys):
 def test_an_output_that_cannot_be_written_is_refused_before_the_analysis(tmp_path, capsys):
     assert exit_of("--model", "gpt2", "--html", tmp_path / "absent" / "x.html") in (2, 7)
     assert "absent" in capsys.readouterr().err
+
+
+def test_a_page_on_stdout(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("--model", "gpt2", "--html", "-", "--no-compile") == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>") and not list(tmp_path.iterdir())
+
+
+def test_names_with_bars_and_line_breaks_stay_in_their_cells(tmp_path, capsys):
+    names = ["p|q", "n\nl"]
+    operations = [{"kind": "relu", "inputs": [source], "name": name} for source, name in zip(["x", *names], names)]
+    file = tmp_path / "net.json"
+    inputs = {"x": {"shape": [64, 64], "dtype": "f32"}}
+    file.write_text(json.dumps({"name": "a\nb", "inputs": inputs, "operations": operations}))
+    assert exit_of(file, "--format", "markdown", "--no-compile") == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| p", "| n"))]
+    assert rows[0].startswith("| p\\|q ") and any(line.startswith("| n\\nl ") for line in rows)
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows[:2]}) == 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.fusion.graph import GraphBuilder
+from ptxkit.fusion.graph import Graph, GraphBuilder, Operation
 from ptxkit.fusion.kinds import KINDS
+from ptxkit.fusion.tensors import Tensor
 
 
 def made(kind, *shapes, **attributes):
@@ -57,12 +58,56 @@ def test_causal_attention_computes_half():
 
 def test_a_gather_reads_the_rows_that_it_takes():
     graph, operation = made("gather", (100, 8), (7,))
-    assert graph.bytes_read(operation, "x0") == 7 * 8 * 4
+    assert graph.bytes_read(operation, 0) == 7 * 8 * 4
 
 
 def test_weights_of_experts_without_rows_are_not_read():
     graph, operation = made("grouped_linear", (3, 8), (64, 5, 8), experts=10)
-    assert graph.bytes_read(operation, "x1") == 3 * 5 * 8 * 4  # three rows belong to three experts at most
+    assert graph.bytes_read(operation, 1) == 3 * 5 * 8 * 4  # three rows belong to three experts at most
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "result"),
+    [
+        ("bf16", "f32", "f32"),
+        ("f16", "bf16", "f32"),
+        ("s64", "bf16", "bf16"),
+        ("s8", "u8", "s32"),
+        ("bool", "s8", "s8"),
+        ("e4m3", "e5m2", "f16"),
+        ("e4m3", "bf16", "bf16"),
+        ("tf32", "f16", "tf32"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["add", "concat", "matmul"])
+def test_types_are_promoted_whatever_their_order(one, other, result, kind):
+    for first, second in ((one, other), (other, one)):
+        g = GraphBuilder()
+        operands = [g.input(name, (4, 4), dtype) for name, dtype in (("x", first), ("y", second))]
+        assert g.tensor(g.operation(kind, *operands)).dtype == result
+
+
+def test_the_condition_of_where_has_no_part_in_its_type():
+    g = GraphBuilder()
+    mask, x = g.input("mask", (4, 4), "bool"), g.input("x", (4, 4), "bf16")
+    assert g.tensor(g.where(mask, x, x)).dtype == "bf16"
+    assert g.tensor(g.where(mask, x, value=0, name="filled")).dtype == "bf16"
+
+
+def test_functions_of_integers_are_floating_point_numbers():
+    g = GraphBuilder()
+    x = g.input("x", (4,), "s32")
+    assert [g.tensor(n).dtype for n in (g.exp(x), g.divide(x, value=2), g.multiply(x, value=0.5), g.abs(x))] == [
+        "f32",
+        "f32",
+        "f32",
+        "s32",
+    ]
+
+
+def test_sparse_weights_are_a_half_and_their_places():
+    graph, operation = made("linear", (16, 64), (32, 64), sparse=True)
+    assert graph.bytes_read(operation, 1) == 32 * 32 * 4 + 32 * 32 / 4 and graph.flops(operation) == 16 * 32 * 64
 
 
 def test_types_of_four_bits():
@@ -90,12 +135,33 @@ def test_types_of_four_bits():
         ("grouped_linear", [(4, 8), (2, 5, 8)], {"experts": 3}, "experts is 3"),
         ("softmax", [()], {}, "no axis"),
         ("galu", [(4,)], {}, "did you mean 'gelu'"),
+        ("attention", [(4, 8, 8)] * 3, {"causal": "false"}, "'causal' must be true or false, not 'false'"),
+        ("matmul", [(4, 8), (5, 8)], {"transpose_b": 1}, "'transpose_b' must be true or false, not 1"),
+        ("linear", [(4, 8), (5, 8)], {"sparse": "yes"}, "'sparse' must be true or false"),
+        ("transpose", [(4, 8)], {"axes": [0, "a"]}, "a permutation of [0, 1], not [0, 'a']"),
+        ("transpose", [(4, 8)], {"axes": [[0], 1]}, "a permutation"),
+        ("transpose", [(4, 8)], {"axes": [0.0, 1.0]}, "a permutation"),
+        ("transpose", [(4, 8)], {"axes": [False, True]}, "a permutation"),
+        ("polynomial", [(4, 8)], {"multiply_adds": 10**400}, "multiply_adds must be a positive number, not an int"),
+        ("multiply", [(4, 8)], {"value": 10**400}, "'value' must be a number, not an int"),
+        ("multiply", [(4, 8)], {"value": float("nan")}, "'value' must be a number, not nan"),
+        ("multiply", [(4, 8), (4, 8)], {"value": 2}, "not both"),
+        ("grouped_linear", [(4, 8), (2, 5, 8)], {"experts": 10**5000}, "experts must be a positive number, not an int"),
+        ("softmax", [(4, 8)], {"eps": 1}, "no attribute 'eps'"),
+        ("layernorm", [(4, 8)], {"eps": -1}, "'eps' must be a number from 0"),
+        ("add", [(2**40, 1), (1, 2**40)], {}, "has more than 2^60 elements"),
     ],
 )
 def test_refused_operations(kind, shapes, attributes, message):
     with pytest.raises(UsageError, match=r"operation 'op' \(|operation 'op': no kind") as error:
         made(kind, *shapes, **attributes)
     assert message in str(error.value)
+
+
+def test_any_number_of_axes_can_be_broadcast():
+    g = GraphBuilder()
+    x, y = g.input("x", (2, *[1] * 40), "f32"), g.input("y", (3, *[1] * 39), "f32")
+    assert g.shape(g.add(x, y)) == (2, 3, *[1] * 39)
 
 
 def test_names_are_unique():
@@ -120,3 +186,28 @@ def test_refused_tensors(shape, dtype):
 
 def test_every_kind_has_a_summary():
     assert [name for name, kind in KINDS.items() if not kind.summary] == []
+
+
+@pytest.mark.parametrize(
+    ("operations", "message"),
+    [
+        ([("a", "add", ("x", "b"), ("a",)), ("b", "relu", ("a",), ("b",))], "reads 'b', which no earlier operation"),
+        ([("a", "relu", ("x",), ("a",)), ("a", "relu", ("x",), ("b",))], "two operations 'a'"),
+        ([("a", "sum", ("x",), ("a",))], "the graph states others"),
+        ([("a", "relu", ("x",), ("a",)), ("b", "relu", ("x",), ("a",))], "which exists already"),
+        ([("a", "galu", ("x",), ("a",))], "no kind 'galu'"),
+        ([("a", "relu", ("x", "x"), ("a",))], "takes 1 input"),
+        ([("a", "reshape", ("x",), ("a",), {"shape": [64, 64]})], "no operation that launches"),
+    ],
+)
+def test_graphs_without_a_builder_are_checked(operations, message):
+    tensors = {name: Tensor(name, (64, 64), "f32") for name in "xab"}
+    with pytest.raises(UsageError, match=message):
+        Graph("net", tensors, tuple(Operation(*each) for each in operations), frozenset("a"))
+
+
+@pytest.mark.parametrize("name", ["kind", "self", "inputs"])
+def test_attributes_with_the_names_of_parameters_are_unknown_ones(name):
+    g = GraphBuilder()
+    with pytest.raises(UsageError, match=f"no attribute '{name}'"):
+        g.operation("relu", g.input("x", (4,), "f32"), **{name: 1})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.errors import DescriptionError, UnavailableError, UsageError
 from ptxkit.fusion.read import from_json, read_graph
 
 MLP = {
@@ -53,6 +54,9 @@ def test_json():
         ({"inputs": {}, "operations": []}, "no operation that launches"),
         (changed(operation=[]), "unknown key 'operation'; did you mean 'operations'"),
         (changed(repeat=0), "repeat must be a positive number"),
+        (changed(repeat=10**400), "repeat must be a positive number up to 2^60, not an int"),
+        (changed(operations__1__attributes={"kind": "exp"}), "has no attribute 'kind'"),
+        (changed(operations__1__attributes={"self": 1}), "has no attribute 'self'"),
         (changed(repeat=True), "repeat must be a positive number"),
         (changed(inputs=[]), "inputs must be an object"),
         (changed(inputs__x={"shape": [4]}), "input 'x' lacks 'dtype'"),
@@ -130,6 +134,15 @@ def test_files(tmp_path):
         ("a.json", "{", UsageError, "a.json:1: not JSON"),
         ("a.json", '{"name": 1, "name": 2}', UsageError, "'name' occurs twice"),
         ("a.json", "[" * 100000, UsageError, "nested too deeply"),
+        ("a.json", '{"repeat": ' + "9" * 5000 + "}", UsageError, "a.json: there is an integer of thousands of digits"),
+        ("a.py", "raise ValueError('one\\ntwo')\n", DescriptionError, "a.py:1: ValueError: one two"),
+        (
+            "a.py",
+            "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E()\n",
+            DescriptionError,
+            "a.py:3: E: its text cannot be made",
+        ),
+        ("a.py", "import torch.absent\n", (UnavailableError, DescriptionError), "a.py:1"),
         ("a.txt", "", UsageError, "give a .json or .py file"),
         ("a.py", "x = 1\n", UsageError, "defines neither graph, nor module and inputs"),
         ("a.py", "graph = 3\n", UsageError, "graph must be a Graph"),
@@ -156,3 +169,9 @@ def test_missing_files(tmp_path):
         read_graph(tmp_path / "absent.json")
     with pytest.raises(UsageError, match="is a directory"):
         read_graph(tmp_path)
+
+
+def test_a_torch_module_without_torch_is_not_available(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    with pytest.raises(UnavailableError, match=r"net.py:1: torch is not installed; pip install torch"):
+        read_graph(written(tmp_path, "import torch\nmodule, inputs = torch.nn.Linear(4, 4), ()\n"))

@@ -294,7 +294,8 @@ def _markdown(table: Table, align: Sequence[str]) -> str:
     from tabulate import tabulate
 
     given = align if table.rows else None
-    return tabulate(table.rows, headers=table.headers, colalign=given, disable_numparse=True, tablefmt="github")
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in table.rows]  # a bar would begin another cell
+    return tabulate(rows, headers=table.headers, colalign=given, disable_numparse=True, tablefmt="github")
 
 
 def by_case(table: Table) -> list[Table]:
