@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ptxkit.errors import PtxkitError
 from ptxkit.fusion.cost import Cost, Group, cost
 from ptxkit.fusion.graph import Graph
-from ptxkit.fusion.groups import Merge, pairs, plan
+from ptxkit.fusion.groups import pairs, plan
 from ptxkit.fusion.machine import Machine
 from ptxkit.fusion.offers import Offer, offer
 from ptxkit.fusion.rules import Judgement, Verdict
@@ -153,13 +153,21 @@ def analyse(
             verdict, reason = "DO NOT FUSE", f"the score {total.total:.2f} is below {thresholds.score:g}"
         return Candidate(group, judgement, tuple(separate), fused, total, verdict, reason, found, facts, registers)
 
-    def accepted(merge: Merge) -> bool:
-        return candidate(merge.first | merge.second, merge.judgement).verdict != "DO NOT FUSE"
+    refused: set[frozenset[str]] = set()
 
-    merged = [
-        (group, cost(group, machine), None if judgement is None else candidate(group, judgement, compile_it=True))
-        for group, judgement in plan(graph, machine, accepted)
-    ]
+    def accepted(group: Group, judgement: Judgement) -> bool:
+        return group.names not in refused and candidate(group, judgement).verdict != "DO NOT FUSE"
+
+    while True:
+        merged = [
+            (group, cost(group, machine), None if judgement is None else candidate(group, judgement, compile_it=True))
+            for group, judgement in plan(graph, machine, accepted)
+        ]
+        # the registers of the compiled kernel may be more than the estimate with which a group was accepted
+        below = {group.names for group, _, found in merged if found is not None and found.verdict == "DO NOT FUSE"}
+        if not below:
+            break
+        refused |= below
     judged = [candidate(pair.first | pair.second, pair.judgement) for pair in pairs(graph, machine)]
     operations = tuple((group, costs[name]) for name, group in alone.items())
     return Report(graph, machine, weights, thresholds, operations, tuple(judged), tuple(merged))

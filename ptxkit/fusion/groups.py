@@ -48,17 +48,19 @@ def _unless_apart(singles: list[Group], merge: Merge) -> Merge:
 
 
 def plan(
-    graph: Graph, machine: Machine, accepted: Callable[[Merge], bool] = lambda _: True
+    graph: Graph, machine: Machine, accepted: Callable[[Group, Judgement], bool] = lambda group, judgement: True
 ) -> list[tuple[Group, Judgement | None]]:
     """Groups that cover the graph, in its order, with the judgement of each that has several operations.
 
     Args:
-        accepted: whether a merge that is possible and saves time should be made.
+        accepted: whether a group that is possible and saves time should be one launch.
     """
     groups: dict[frozenset[str], Group] = {}
     judged: dict[frozenset[str], Judgement | None] = {}
     covered: set[str] = set()
     for pattern in attention_patterns(graph):
+        if not accepted(pattern, _attention_judgement(pattern)) or covered & pattern.names:
+            continue
         groups[pattern.names], judged[pattern.names] = pattern, _attention_judgement(pattern)
         covered |= pattern.names
     for operation in graph.launches:
@@ -79,13 +81,17 @@ def plan(
         ]
         # what can always be merged goes first: conditions often concern what a group contains
         possible.sort(key=lambda merge: (merge.judgement.verdict != "FUSE", -merge.saved_us))
-        chosen = next((m for m in possible if accepted(m) and not _between(current, m.first, m.second)), None)
-        if chosen is None:
+        for chosen in possible:
+            merged = chosen.first | chosen.second
+            before = [j for g in (chosen.first, chosen.second) if (j := judged[g.names]) is not None]
+            judgement = worst([*before, chosen.judgement])
+            if accepted(merged, judgement) and not _between(current, chosen.first, chosen.second):
+                break
+        else:
             break
-        merged = chosen.first | chosen.second
-        before = [j for g in (chosen.first, chosen.second) if (j := judged.pop(g.names)) is not None]
-        del groups[chosen.first.names], groups[chosen.second.names]
-        groups[merged.names], judged[merged.names] = merged, worst([*before, chosen.judgement])
+        for group in (chosen.first, chosen.second):
+            del groups[group.names], judged[group.names]
+        groups[merged.names], judged[merged.names] = merged, judgement
     ordered = sorted(groups.values(), key=lambda g: graph.order[g.operations[0].name])
     return [(group, judged[group.names]) for group in ordered]
 
@@ -149,48 +155,66 @@ def _detour(readers: dict[frozenset[str], dict[frozenset[str], Group]], start: G
 
 
 def attention_patterns(graph: Graph) -> list[Group]:
-    """Products whose softmax is multiplied again: scores, element-wise operations, softmax, product with the values."""
+    """Products whose softmax is multiplied again: scores, element-wise operations, softmax, product with the values.
+
+    All of the same elements in the same order: no view between them transposes or divides rows.
+    """
     found = []
     for operation in graph.launches:
         if operation.kind != "softmax":
             continue
-        above = _chain(graph, operation, upwards=True)
-        below = _chain(graph, operation, upwards=False)
+        above, below = _scores(graph, operation), _values(graph, operation)
         if above is None or below is None:
             continue
-        scores, values = above[-1], below[-1]
-        head = graph.shape(scores.inputs[0])[-1]
-        probabilities = below[-2].outputs[0] if len(below) > 1 else operation.outputs[0]
-        if head <= HEAD and graph.memory(values.inputs[0]) == probabilities:
+        scores = above[-1]
+        if graph.shape(scores.inputs[0])[-1] <= HEAD:
             found.append(Group.of(graph, [*above, operation, *below]))
     return found
 
 
-def _chain(graph: Graph, start: Operation, *, upwards: bool) -> list[Operation] | None:
-    """Element-wise operations from an operation up or down to a matmul, which is the last one; None where there is none."""
-    chain: list[Operation] = []
-    current = start
+def _scores(graph: Graph, softmax: Operation) -> list[Operation] | None:
+    """From a softmax up to the product that computes the scores, which is the last one; None where there is none."""
+    chain, current, name = list[Operation](), softmax, softmax.inputs[0]
     while True:
-        if upwards:
-            following = graph.producers.get(graph.memory(current.inputs[0]))
-        else:
-            result = current.outputs[0]
-            if result in graph.outputs:
-                return None
-            readers = [o for o in graph.launches if any(graph.memory(n) == result for n in o.inputs)]
-            following = readers[0] if len(readers) == 1 else None
-        if following is None or following.kind == "softmax":
+        memory = graph.memory(name)
+        writer = graph.producers.get(memory)
+        if writer is None or not graph.whole_rows(name) or not _only_reader(graph, memory, current):
             return None
-        if upwards:
-            result = following.outputs[0]
-            if len(graph.readers[result]) > 1 or result in graph.outputs:
-                return None
+        chain.append(writer)
+        if writer.kind == "matmul":
+            return chain
+        if writer.rules.family != "elementwise":
+            return None
+        computed = [n for n in dict.fromkeys(writer.inputs) if graph.shape(n) == graph.shape(memory)]
+        computed = [n for n in computed if graph.memory(n) in graph.producers]
+        if len(computed) != 1:
+            return None  # masks and biases are inputs
+        current, name = writer, computed[0]
+
+
+def _values(graph: Graph, softmax: Operation) -> list[Operation] | None:
+    """From a softmax down to the product of the probabilities and the values, which is the last one; None without one."""
+    chain, current = list[Operation](), softmax
+    while True:
+        memory = current.outputs[0]
+        readers = graph.readers[memory]
+        if len(readers) != 1 or not _only_reader(graph, memory, readers[0]):
+            return None
+        following = readers[0]
+        names = [name for name in following.inputs if graph.memory(name) == memory]
+        if not all(graph.whole_rows(name) for name in names):
+            return None
         chain.append(following)
         if following.kind == "matmul":
-            return chain
-        if following.rules.family != "elementwise":
+            return chain if names == [following.inputs[0]] else None
+        if following.rules.family != "elementwise" or graph.shape(following.outputs[0]) != graph.shape(names[0]):
             return None
         current = following
+
+
+def _only_reader(graph: Graph, memory: str, reader: Operation) -> bool:
+    """Whether nothing else needs a result."""
+    return graph.readers[memory] == [reader] and not any(graph.memory(name) == memory for name in graph.outputs)
 
 
 def _attention_judgement(group: Group) -> Judgement:

@@ -14,7 +14,9 @@ from typing import Literal
 
 from ptxkit.fusion.cost import Group, ideal_bound
 from ptxkit.fusion.graph import Graph, Operation
+from ptxkit.fusion.layout import joined
 from ptxkit.fusion.machine import Machine
+from ptxkit.fusion.placement import conflict
 
 Verdict = Literal["FUSE", "IF", "DO NOT FUSE"]
 Complexity = Literal["low", "moderate", "high"]
@@ -70,7 +72,10 @@ def judge(first: Group, second: Group, machine: Machine) -> Judgement:
     """Whether the second group can be computed in the launch of the first one, whose results it reads."""
     found = [_edge(first, second, *edge, machine) for edge in edges(first, second)]
     assert found, "the second group reads nothing of the first one"
-    return worst(found)
+    judgement = worst(found)
+    if judgement.verdict != "DO NOT FUSE" and (reason := conflict(first | second)):
+        return Judgement("DO NOT FUSE", reason, "high")
+    return judgement
 
 
 def judge_siblings(first: Group, second: Group) -> Judgement | None:
@@ -80,8 +85,11 @@ def judge_siblings(first: Group, second: Group) -> Judgement | None:
         return None
     if len({operation.kind for operation in products}) > 1 or products[0].kind not in ("linear", "grouped_linear"):
         return None
-    if len({graph.memory(operation.inputs[0]) for operation in products}) > 1:
+    operands = [operation.inputs[0] for operation in products]
+    if any(graph.layouts[name] is None for name in operands):
         return None
+    if len({(graph.layouts[name].memory, graph.layouts[name].offset, _operand(graph, name)) for name in operands}) > 1:
+        return None  # parts, or another order, of the same tensor
     if any(graph.memory(name) in graph.producers for operation in products for name in operation.inputs[1:]):
         return None  # weights that are results cannot be stored side by side in advance
     return Judgement(
@@ -110,7 +118,7 @@ def _edge(
         return _row_after_product(first, reader, machine)
     if behind == "row":
         return _rows(first, second, graph, reader, memory)
-    return _to_elements(first, second, graph, memory, reader, machine)
+    return _to_elements(first, second, graph, memory, name, reader, machine)
 
 
 def _to_movement(first: Group, reader: Operation) -> Judgement:
@@ -128,11 +136,10 @@ def _to_movement(first: Group, reader: Operation) -> Judgement:
 
 
 def _to_elements(
-    first: Group, second: Group, graph: Graph, memory: str, reader: Operation, machine: Machine
+    first: Group, second: Group, graph: Graph, memory: str, name: str, reader: Operation, machine: Machine
 ) -> Judgement:
-    made, wanted = graph.tensors[memory].elements, graph.tensors[reader.outputs[0]].elements
-    shape = graph.shape(memory)
-    if made < wanted and shape[-1] != 1:  # the statistic of a row is computed once for the row
+    made, wanted = graph.tensors[name].elements, graph.tensors[reader.outputs[0]].elements
+    if made < wanted and not _statistic(graph.shape(name), graph.shape(reader.outputs[0])):
         return Judgement(
             "DO NOT FUSE",
             f"{reader.name} uses each element of {memory} {wanted / made:g} times, and would compute it as often",
@@ -141,10 +148,45 @@ def _to_elements(
     if first.products:
         if second.rows:
             return _row_after_product(first, second.rows[0], machine)
+        if len({graph.layouts[n] for o in second.operations for n in o.inputs if graph.memory(n) == memory}) > 1:
+            weights = [graph.memory(n) for product in first.products for n in product.inputs[1:]]
+            return Judgement(
+                "IF",
+                f"an epilogue that combines parts of {memory}, which lie in different tiles",
+                "moderate",
+                "the weights of the elements that are combined are stored beside each other",
+                first.families <= {"contraction", "elementwise"} and not any(n in graph.producers for n in weights),
+            )
         return Judgement("FUSE", "an epilogue: the sums of the product are still in registers", "low")
     if first.rows or second.rows:
         return _rows(first, second, graph, reader, memory)
     return Judgement("FUSE", "element by element: the intermediate result stays in a register", "low")
+
+
+def _statistic(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """Whether a tensor has one element for each row of a result: it is broadcast along the last axes only."""
+    padded = (1,) * (len(result) - len(shape)) + shape
+    along = [mine != theirs for mine, theirs in zip(padded, result, strict=True) if theirs > 1]
+    return along == sorted(along)
+
+
+def _operand(graph: Graph, name: str) -> tuple[object, object]:
+    """The order of the rows of an operand of a product, whatever their division into axes, and of the elements in a row."""
+    layout = graph.layouts[name]
+    if layout is None:
+        return name, ()
+    return joined([digit for axis in layout.axes[:-1] for digit in axis]), layout.axes[-1:]
+
+
+def _along_rows(graph: Graph, name: str) -> bool:
+    """Whether the rows of a tensor lie in rows of the memory, one element after the other."""
+    layout = graph.layouts[name]
+    if layout is None:
+        return False
+    last, length = layout.axes[-1], graph.shape(name)[-1]
+    stored = graph.shape(layout.memory)[-1:]
+    # a part of a row, or several ones that make one; not elements of different rows
+    return length == 1 or (last == ((length, 1),) and bool(stored) and (stored[0] % length == 0 or length < stored[0]))
 
 
 def _space(graph: Graph, group: Group) -> tuple[int, int]:
@@ -166,7 +208,8 @@ def _rows(first: Group, second: Group, graph: Graph, reader: Operation, memory: 
     if ours != theirs and first.rows and second.rows:
         return Judgement("DO NOT FUSE", f"reductions along rows of {ours[1]} and of {theirs[1]} elements", "high")
     if not first.rows:
-        return Judgement("FUSE", f"computed while {reader.name} loads its rows", "low")
+        whole = "the matrix" if reader.kind == "column_sum" else "its rows"
+        return Judgement("FUSE", f"computed while {reader.name} loads {whole}", "low")
     if not second.rows:
         return Judgement("FUSE", "the row is still on chip when its statistics are known", "low")
     return Judgement("FUSE", "both need whole rows, which stay on chip", "low")
@@ -176,6 +219,12 @@ def _row_after_product(first: Group, row: Operation, machine: Machine) -> Judgem
     graph, product = first.graph, first.products[-1]
     columns = graph.shape(row.inputs[0])[-1]
     wide = graph.shape(product.outputs[0])[-1]
+    if row.kind == "column_sum" or not _along_rows(graph, row.inputs[0]):
+        return Judgement(
+            "DO NOT FUSE",
+            f"{row.name} needs elements of many rows of the product, which many CTAs compute",
+            "high",
+        )
     if columns <= TILE_COLUMNS and wide % columns == 0:
         return Judgement("FUSE", f"a tile of the product holds whole rows of {columns} elements", "moderate")
     tiles = math.ceil(columns / TILE_COLUMNS)
@@ -220,6 +269,16 @@ def _prologue(
         width, height = result[-1], math.prod(result[:-1])
         again = math.ceil(width / TILE_COLUMNS) if index == 0 else math.ceil(height / TILE_ROWS)
         what = "rows" if index == 0 else "columns"
+    if first.rows and not _along_rows(graph, name):
+        return Judgement(
+            "DO NOT FUSE",
+            f"{reader.name} does not multiply along the rows of {writer.name}: each tile would need the statistics of all rows",
+            "high",
+        )
+    if first.rows and reader.kind == "matmul" and index == 1 and not reader.attributes.get("transpose_b"):
+        return Judgement(
+            "DO NOT FUSE", f"each tile of {reader.name} needs the statistics of all rows of {writer.name}", "high"
+        )
     if first.rows and reader.rules.family == "contraction":
         return _normalized_operand(first, writer, second, again, what, machine)
     if again > 1:
@@ -276,7 +335,8 @@ def _two_products(graph: Graph, reader: Operation, memory: str, name: str, machi
         return Judgement("DO NOT FUSE", f"a CTA of {reader.name} reads what many CTAs of the product compute", "high")
     columns = graph.shape(name)[-1]
     first_operand = graph.memory(reader.inputs[0]) == memory
-    if columns <= TILE_COLUMNS and reader.rules.family == "contraction" and first_operand:
+    along = _along_rows(graph, name)
+    if columns <= TILE_COLUMNS and reader.rules.family == "contraction" and first_operand and along:
         weights = 2 * columns * graph.shape(reader.outputs[0])[-1]
         return Judgement(
             "IF",
