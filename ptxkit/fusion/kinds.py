@@ -403,6 +403,17 @@ def _formula_kinds() -> Iterator[tuple[str, Kind]]:
         yield name, _reduction(reduction.flops, f"{name} of each row")
 
 
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "layernorm": {"eps": 1e-5},
+    "rmsnorm": {"eps": 1e-6},
+    "l2norm": {"eps": 1e-12},
+    "dropout": {"p": 0.1},
+    "quantize": {"zero_point": 0},
+    "linear": {"sparse": False},
+    "matmul": {"transpose_b": False},
+    "attention": {"causal": False},
+}
+"""Kind -> attributes that it has where none are given."""
 LAYOUT = {"axes": "the order of the axes"}
 PARTS = {"axis": "the axis", "parts": "the number of equal parts", "sizes": "the sizes of the parts"}
 PRODUCT = {"dtype": "the type of the result"}
@@ -428,7 +439,7 @@ KINDS: dict[str, Kind] = {
         2,
         (1, 1),
         "zero with the probability `p`, else scaled; random numbers are not counted",
-        attributes={"p": "the probability, 0.1 by default"},
+        attributes={"p": f"the probability, {DEFAULTS['dropout']['p']} by default"},
     ),
     "rope": _elementwise("rope", 3, (3, 3), "rotary position embedding of x by cosines and sines"),
     "quantize": _elementwise(
@@ -439,9 +450,11 @@ KINDS: dict[str, Kind] = {
         dtype="s8",
         attributes={"scale": "the size of a step", "zero_point": "what is added before rounding, 0 by default"},
     ),
-    "layernorm": _rows(7, (1, 3), "layer normalization of x with optional weight and bias", 1e-5),
-    "rmsnorm": _rows(4, (1, 2), "RMS normalization of x with an optional weight", 1e-6),
-    "l2norm": _rows(3, (1, 1), "rows divided by their norm", 1e-12),
+    "layernorm": _rows(
+        7, (1, 3), "layer normalization of x with optional weight and bias", DEFAULTS["layernorm"]["eps"]
+    ),
+    "rmsnorm": _rows(4, (1, 2), "RMS normalization of x with an optional weight", DEFAULTS["rmsnorm"]["eps"]),
+    "l2norm": _rows(3, (1, 1), "rows divided by their norm", DEFAULTS["l2norm"]["eps"]),
     "softmax": _rows(5, (1, 1), "softmax of rows"),
     "variance": _reduction(3, "variance of each row, of x and the means", (1, 2)),
     "column_sum": Kind(

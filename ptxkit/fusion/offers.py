@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import keyword
-import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +14,13 @@ from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
 from ptxkit.expression.syntax import RESERVED, parse
 from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import Operation
+from ptxkit.fusion.kernels import Use, uses
+from ptxkit.fusion.kinds import DEFAULTS
+from ptxkit.fusion.layout import View
 from ptxkit.workload import registry
 
 LONGEST = 1000  # characters of a formula, in which a value that is used twice is written twice
-ACTIVATIONS = ("gelu", "silu", "relu")
+CONSTANTS = ("eps", "p", "zero_point", "causal")  # options that are left out where they are the kernel's defaults
 INFIX = {o.word: sign for sign, o in OPERATIONS.items() if not sign.isalpha()}
 
 
@@ -39,161 +41,28 @@ class Offer:
     formula: str = ""
 
 
-Sizes = tuple[str, dict[str, Any], dict[str, Any]]  # name, positional sizes, options
-
-
 def offer(group: Group) -> Offer | None:
-    """The bundled kernel that computes a group, else a formula, else None."""
-    for match in PATTERNS:
-        found = match(group)
-        if found is not None and _registered(found):
-            name, sizes, options = found
-            words = [name, *map(str, sizes.values())]
-            for option, value in options.items():
+    """The bundled kernel that computes a group exactly, else a formula, else None."""
+    for use in uses(group):
+        if _permitted(use):
+            words = [use.kernel, *map(str, use.sizes.values())]
+            kernel = registry.get(use.kernel)
+            stated = {k: v for k, v in use.options.items() if k not in CONSTANTS or v != getattr(kernel, k)}
+            for option, value in stated.items():
                 words += ["--option", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
-            return Offer("ptxkit run " + " ".join(words), name, sizes | options)
+            return Offer("ptxkit run " + " ".join(words), use.kernel, {**use.sizes, **stated})
     return _formula_offer(group)
 
 
-def _registered(found: Sizes) -> bool:
-    """Whether a kernel exists and takes these sizes and options."""
-    name, sizes, options = found
-    if name not in registry.names():
+def _permitted(use: Use) -> bool:
+    """Whether the kernel exists and takes these sizes and options."""
+    if use.kernel not in registry.names():
         return False
     try:
-        registry.get(name)(**sizes, **options)
+        registry.get(use.kernel)(**use.sizes, **use.options)
     except UsageError:  # DescriptionError, too: a size or dtype that the kernel does not support
         return False
     return True
-
-
-def _kinds(group: Group) -> list[str]:
-    return [operation.kind for operation in group.operations]
-
-
-def _matrix(group: Group, name: str) -> dict[str, Any]:
-    shape = group.graph.shape(name)
-    return {"rows": math.prod(shape[:-1]), "cols": shape[-1]}
-
-
-def _dtype(group: Group, name: str) -> str:
-    return group.graph.tensors[name].dtype
-
-
-def _chained(group: Group) -> bool:
-    """Whether each operation but the first one reads the result of the one before it as its first or second input."""
-    return all(
-        before.outputs[0] in map(group.graph.memory, after.inputs)
-        for before, after in zip(group.operations, group.operations[1:], strict=False)
-    )
-
-
-def _norm(group: Group) -> Sizes | None:
-    kinds, first = _kinds(group), group.operations[0]
-    if not _chained(group) or len(kinds) > 2:
-        return None
-    sizes, dtype = _matrix(group, first.inputs[0]), {"dtype": _dtype(group, first.inputs[0])}
-    if kinds[0] == "layernorm" and len(first.inputs) == 3 and (len(kinds) == 1 or kinds[1] in ("gelu", "relu")):
-        return "layernorm", sizes, {"activation": kinds[1] if len(kinds) > 1 else "none"} | dtype
-    if kinds == ["layernorm", "quantize_rows"] and len(first.inputs) == 3:
-        return "layernorm_quantize", sizes, dtype
-    if kinds == ["rmsnorm"] and len(first.inputs) == 2:
-        return "rmsnorm", sizes, dtype
-    if kinds in (["softmax"], ["softmax", "dropout"]):
-        return "softmax", sizes, ({"p": 0.1} if len(kinds) > 1 else {}) | dtype
-    if kinds == ["l2norm"] and dtype["dtype"] == "f32":
-        return "fused_l2norm", sizes, {}
-    return None
-
-
-def _masked_softmax(group: Group) -> Sizes | None:
-    operations = group.operations
-    if _kinds(group) != ["multiply", "add", "softmax"] or not _chained(group):
-        return None
-    scores, mask = operations[0].inputs[0], operations[1].inputs[-1]
-    if "value" not in operations[0].attributes or group.graph.shape(scores) != group.graph.shape(mask):
-        return None
-    options = {"scale": operations[0].attributes["value"], "dtype": _dtype(group, scores)}
-    return "scale_mask_softmax", _matrix(group, scores), options
-
-
-def _full(group: Group, operation: Operation) -> bool:
-    """Whether all inputs of an operation have the shape of its result."""
-    graph = group.graph
-    return all(graph.shape(name) == graph.shape(operation.outputs[0]) for name in operation.inputs)
-
-
-def _elementwise(group: Group) -> Sizes | None:
-    operations, kinds = group.operations, _kinds(group)
-    if not _chained(group):
-        return None
-    first = operations[0]
-    dtype, n = _dtype(group, first.inputs[0]), {"n": group.graph.tensors[first.outputs[0]].elements}
-    if kinds == ["silu", "multiply"] and _full(group, operations[1]):
-        return "swiglu", _matrix(group, first.inputs[0]), {"dtype": dtype}
-    if kinds == ["add", "dropout", "add"] and len(group.graph.shape(first.inputs[1])) == 1:
-        return "bias_dropout_residual", _matrix(group, first.inputs[0]), {"dtype": dtype}
-    if (
-        len(kinds) == 2
-        and kinds[0] == "add"
-        and kinds[1] in ACTIVATIONS
-        and _full(group, first)
-        and len(first.inputs) == 2
-    ):
-        return "add_activation", n, {"activation": kinds[1], "dtype": dtype}
-    if kinds == ["add", "multiply", "exp"] and operations[1].attributes.get("value") == 2 and dtype == "f32":
-        return ("add_mul_exp", n, {}) if _full(group, first) and len(first.inputs) == 2 else None
-    if kinds == ["quantize"] and dtype == "f32":
-        return "quantize_int8", n, {}
-    return None
-
-
-def _biased_product(group: Group) -> Sizes | None:
-    """A product with bias and GELU: the epilogue of the bundled products adds both."""
-    kinds, product = _kinds(group), group.operations[0]
-    if kinds[0] != "linear" or not _chained(group):
-        return None
-    rest = kinds[1:] if len(product.inputs) == 2 else ["add", *kinds[1:]]
-    if rest != ["add", "gelu"]:
-        return None
-    if len(product.inputs) == 2 and len(group.graph.shape(group.operations[1].inputs[-1])) != 1:
-        return None
-    x, w = product.inputs[:2]
-    dtype = _dtype(group, x)
-    sizes = {"m": _matrix(group, x)["rows"], "n": group.graph.shape(w)[0], "k": group.graph.shape(w)[1]}
-    name, options = ("matmul_wgmma", {}) if dtype == "bf16" else ("matmul_mma", {"dtype": dtype})
-    return name, sizes, {"epilogue": "bias_gelu"} | options
-
-
-def _attention(group: Group) -> Sizes | None:
-    kinds, operations, graph = _kinds(group), group.operations, group.graph
-    if kinds[0] == "matmul" and kinds[-1] == "matmul" and "softmax" in kinds and len(kinds) <= 4:
-        if len(kinds) == 4 and "value" not in operations[1].attributes:
-            return None
-        q, keys = graph.shape(operations[0].inputs[0]), graph.shape(operations[0].outputs[0])[-1]
-        dtype, causal = _dtype(group, operations[0].inputs[0]), False
-    elif kinds == ["attention"]:
-        q, keys = graph.shape(operations[0].inputs[0]), graph.shape(operations[0].inputs[1])[-2]
-        dtype, causal = _dtype(group, operations[0].inputs[0]), bool(operations[0].attributes.get("causal"))
-    else:
-        return None
-    if len(q) not in (3, 4):
-        return None
-    sizes = {"batch": q[0] if len(q) == 4 else 1, "heads": q[-3], "q": q[-2], "k": keys, "d": q[-1]}
-    options: dict[str, Any] = {"causal": True} if causal else {}
-    if kinds == ["attention"] and (shared := graph.shape(operations[0].inputs[1])[-3]) != q[-3]:
-        options["kv_heads"] = shared
-    return "attention", sizes, options | {"dtype": dtype}
-
-
-PATTERNS: tuple[Callable[[Group], Sizes | None], ...] = (
-    _norm,
-    _masked_softmax,
-    _elementwise,
-    _biased_product,
-    _attention,
-)
-"""Functions that recognise the operations of a bundled kernel, and return its name, sizes and options."""
 
 
 def _formula_offer(group: Group) -> Offer | None:
@@ -203,6 +72,8 @@ def _formula_offer(group: Group) -> Offer | None:
     if len(writes) != 1 or group.families - {"elementwise", "row"} or not group.operations:
         return None
     shape = graph.shape(writes[0])
+    if not shape or group.writes()[writes[0]] != graph.tensors[writes[0]].bytes:
+        return None
     dtypes = {graph.tensors[name].dtype for name in (*group.reads(), *group.results)}
     if len(dtypes) != 1 or not dtypes & {"f32", "f16", "bf16"}:
         return None
@@ -216,6 +87,11 @@ def _formula_offer(group: Group) -> Offer | None:
     words += [f"--column {name}" for name in writer.columns] + [f"--array {name}" for name in writer.arrays]
     name = "_".join(dict.fromkeys(re.sub(r"\W", "_", operation.kind) for operation in group.operations))[:40]
     return Offer(f"ptxkit new fused_{name} {' '.join(words)}", formula=text)
+
+
+def _number(value: float) -> str:
+    """A number as a formula has it: 1e-6 instead of 1e-06."""
+    return re.sub(r"e([+-])0+", r"e\1", repr(value))
 
 
 class _Unwritable(Exception):
@@ -233,12 +109,12 @@ class _Formula:
         self.graph, self.shape = group.graph, shape
         self.columns: list[str] = []
         self.arrays: list[str] = []
-        self._names: dict[str, str] = {}
+        self._names: dict[View, str] = {}
         self._inside = {o.outputs[0]: o for o in group.operations}
 
     def value(self, name: str) -> str:
         memory = self.graph.memory(name)
-        if memory != name and (memory in self._inside or self.graph.shape(memory) != self.graph.shape(name)):
+        if memory != name and memory in self._inside:
             raise _Unwritable  # another shape of a value
         operation = self._inside.get(name)
         text = self._input(name) if operation is None else self._operation(operation)
@@ -247,9 +123,14 @@ class _Formula:
         return text
 
     def _input(self, name: str) -> str:
-        if name in self._names:
-            return self._names[name]
-        shape = self.graph.shape(name)
+        layout, shape = self.graph.layouts[name], self.graph.shape(name)
+        if layout is None or not layout.contiguous:
+            raise _Unwritable  # a transposed array, or a part of its rows, which the kernel of a formula cannot read
+        layout = View(layout.memory, layout.offset, (layout.order,))  # whatever the shape
+        if layout in self._names:
+            return self._names[layout]
+        if any(layout.memory == other.memory for other in self._names):
+            raise _Unwritable  # parts that overlap, or follow each other
         word = re.sub(r"\W", "_", name)
         if (
             not re.match(r"[A-Za-z]", word)
@@ -263,32 +144,37 @@ class _Formula:
             raise _Unwritable
         if shape == self.shape:
             self.arrays.append(word)
-        elif len(self.shape) > 1 and shape in ((self.shape[-1],), (1, self.shape[-1])):
+        elif len(self.shape) > 1 and shape[-1:] == self.shape[-1:] and self.graph.tensors[name].elements == shape[-1]:
             self.columns.append(word)
         else:
             raise _Unwritable
-        self._names[name] = word
+        self._names[layout] = word
         return word
 
     def _operation(self, operation: Operation) -> str:
         kind, operands = operation.kind, [self.value(name) for name in operation.inputs]
         if "value" in operation.attributes:
-            operands.append(repr(operation.attributes["value"]))
+            operands.append(_number(operation.attributes["value"]))
         if kind in INFIX and len(operands) == 2:
             return f"({operands[0]} {INFIX[kind]} {operands[1]})"
+        if operation.rules.family == "row" and self.graph.shape(operation.inputs[0])[-1:] != self.shape[-1:]:
+            raise _Unwritable  # rows of another length
         x, *rest = operands
+        given = {**DEFAULTS.get(kind, {}), **operation.attributes}
         weights = "".join(f" {sign} {w}" for sign, w in zip("*+", rest, strict=False))
         if kind == "layernorm":
             centred = f"({x} - mean({x}))"
-            return f"({centred} * rsqrt(mean(square({centred})) + 1e-5){weights})"
+            return f"({centred} * rsqrt(mean(square({centred})) + {_number(given['eps'])}){weights})"
         if kind == "rmsnorm":
-            return f"({x} * rsqrt(mean(square({x})) + 1e-6){weights})"
+            return f"({x} * rsqrt(mean(square({x})) + {_number(given['eps'])}){weights})"
         if kind == "l2norm":
-            return f"({x} / norm({x}))"
+            return f"({x} / sqrt(sum(square({x})) + {_number(given['eps'])}))"
+        if kind == "dropout" and given["p"] != DEFAULTS["dropout"]["p"]:
+            raise _Unwritable  # the probability is an option of the kernel that is written
         if kind == "softmax":
             return f"(exp({x} - max({x})) / sum(exp({x} - max({x}))))"
         if kind == "variance":
-            return f"mean(square({x} - mean({x})))"
+            return f"mean(square({x} - {rest[0] if rest else f'mean({x})'}))"
         if kind == "fma" and len(operands) == 3:
             return f"({operands[0]} * {operands[1]} + {operands[2]})"
         if kind in REDUCTIONS or kind == "dropout" or kind in {o.word for o in OPERATIONS.values()} - set(INFIX):

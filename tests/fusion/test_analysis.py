@@ -109,7 +109,7 @@ def test_operations_between_two_others_keep_them_apart():
 def test_attention_by_hand_is_one_launch():
     g = GraphBuilder()
     q, k, v = (g.input(name, (2, 16, 2048, 128), "bf16") for name in "qkv")
-    scores = g.multiply(g.matmul(q, k, transpose_b=True), value=0.0884, name="scale")
+    scores = g.multiply(g.matmul(q, k, transpose_b=True), value=128**-0.5, name="scale")
     g.matmul(g.softmax(scores), v, name="values")
     (candidate,) = analyse(g.graph(), H200).groups
     assert candidate.group.name == "matmul + scale + softmax + values"
