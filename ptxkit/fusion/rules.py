@@ -117,7 +117,7 @@ def _edge(
     if behind == "row" and first.products:
         return _row_after_product(first, reader, machine)
     if behind == "row":
-        return _rows(first, second, graph, reader, memory)
+        return _rows(first, second, graph, reader)
     return _to_elements(first, second, graph, memory, name, reader, machine)
 
 
@@ -159,7 +159,7 @@ def _to_elements(
             )
         return Judgement("FUSE", "an epilogue: the sums of the product are still in registers", "low")
     if first.rows or second.rows:
-        return _rows(first, second, graph, reader, memory)
+        return _rows(first, second, graph, reader)
     return Judgement("FUSE", "element by element: the intermediate result stays in a register", "low")
 
 
@@ -197,16 +197,14 @@ def _space(graph: Graph, group: Group) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
-def _rows(first: Group, second: Group, graph: Graph, reader: Operation, memory: str) -> Judgement:
+def _rows(first: Group, second: Group, graph: Graph, reader: Operation) -> Judgement:
     ours, theirs = _space(graph, first), _space(graph, second)
-    if ours != theirs and math.prod(ours) != math.prod(theirs) and 1 not in (ours[1], theirs[1]):
+    if first.rows and second.rows and ours != theirs:
         return Judgement(
             "DO NOT FUSE",
             f"rows of {ours[1]} and of {theirs[1]} elements: no CTA holds the same elements in both",
             "high",
         )
-    if ours != theirs and first.rows and second.rows:
-        return Judgement("DO NOT FUSE", f"reductions along rows of {ours[1]} and of {theirs[1]} elements", "high")
     if not first.rows:
         whole = "the matrix" if reader.kind == "column_sum" else "its rows"
         return Judgement("FUSE", f"computed while {reader.name} loads {whole}", "low")

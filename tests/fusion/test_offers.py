@@ -133,3 +133,84 @@ def test_names_that_a_formula_cannot_have():
     found = offer(Group.of(graph, graph.launches))
     assert found.formula == "gelu((in_lambda + layer_0_weight))"
     assert np.all([word in found.command for word in ("--column layer_0_weight", "--array in_lambda")])
+
+
+def attention_graph(scale=64**-0.5, kind="multiply", v=64, keys=64, heads=8, turned=False, dtype="bf16"):
+    g = GraphBuilder()
+    q, k = g.input("q", (2, 8, 512, 64), dtype), g.input("k", (2, heads, 512, 64), dtype)
+    values = g.input("v", (2, heads, 512, v), dtype)
+    s = g.matmul(q, k, transpose_b=True)
+    s = g.operation(kind, s, value=scale, name="scaled") if scale else s
+    if turned:
+        s = g.permute(s, axes=[0, 1, 3, 2])
+    p = g.softmax(s)
+    p = g.permute(p, axes=[0, 1, 3, 2], name="back") if turned else p
+    g.matmul(p, values, name="values")
+    graph = g.graph()
+    return offer(Group.of(graph, graph.launches))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"scale": 0},
+        {"scale": 0.5},
+        {"scale": 2, "kind": "power"},
+        {"kind": "add"},
+        {"v": 128},
+        {"turned": True},
+        {"dtype": "f32"},
+    ],
+)
+def test_other_computations_than_attention(changed):
+    assert attention_graph().kernel == "attention"
+    assert attention_graph(**changed) is None
+
+
+def test_one_head_of_keys_for_all_queries():
+    assert "--option kv_heads=1" in attention_graph(heads=1).command
+
+
+@pytest.mark.parametrize(
+    ("build", "formula"),
+    [
+        (lambda g, x, i: g.multiply(g.silu(x), x), "(silu(x) * x)"),  # one array, where swiglu reads two
+        (lambda g, x, i: g.multiply(g.silu(x), value=3), "(silu(x) * 3)"),
+        (lambda g, x, i: g.multiply(*[g.silu(x)] * 2), "(silu(x) * silu(x))"),
+        (lambda g, x, i: g.gelu(g.add(x, x)), "gelu((x + x))"),
+        (lambda g, x, i: g.exp(g.multiply(g.add(x, i("y")), value=2.5)), "exp(((x + y) * 2.5))"),
+        (lambda g, x, i: g.relu(g.add(x, i("b", (256,)))), "relu((x + b))"),
+        (lambda g, x, i: g.softmax(g.add(g.multiply(x, value=2), value=7)), None),
+        (lambda g, x, i: g.softmax(g.add(i("m", (256,)), g.multiply(x, value=2))), None),
+        (lambda g, x, i: g.rmsnorm(x, i("gain")), None),  # a weight for each element
+    ],
+)
+def test_operations_that_resemble_those_of_a_kernel_are_a_formula(build, formula):
+    found = whole(build)
+    assert not found.kernel and (formula is None or found.formula == formula)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, x, i: g.quantize(x),  # without a scale
+        lambda g, x, i: g.multiply(g.silu(x, dtype="bf16"), i("up")),
+        lambda g, x, i: g.dropout(g.exp(x), p=0.25),  # a formula has the default probability
+        lambda g, x, i: g.divide(x, g.sum(g.permute(x, axes=[1, 0]))),
+        lambda g, x, i: g.add(g.exp(g.chunk(x, parts=2)[0]), value=1.0),  # a part of each row
+        lambda g, x, i: g.multiply(g.silu(g.chunk(x, parts=2)[0]), i("up", (64, 128))),
+        lambda g, x, i: g.softmax(g.mean(x)),  # rows of one element
+    ],
+)
+def test_groups_that_no_kernel_and_no_formula_computes(build):
+    assert whole(build, shape=(256, 256) if "permute" in build.__code__.co_names else (64, 256)) is None
+
+
+def test_a_variance_of_given_means_is_no_formula():
+    assert whole(lambda g, x, i: g.sqrt(g.variance(x, i("m", (64, 1))))) is None
+
+
+def test_constants_of_a_group_are_options_of_the_kernel():
+    found = whole(lambda g, x, i: g.gelu(g.layernorm(x, i("a", (256,)), i("b", (256,)), eps=1e-3)))
+    assert "--option eps=0.001" in found.command
+    assert "p=0.5" in whole(lambda g, x, i: g.dropout(g.softmax(x), p=0.5)).command

@@ -1,0 +1,80 @@
+"""The results of a graph in float64, to compare the kernels that reports name with what the operations compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
+from ptxkit.fusion.graph import Graph, Operation
+from ptxkit.fusion.kinds import DEFAULTS, permutation
+from ptxkit.kernels.elementwise.elementwise import activation
+from ptxkit.kernels.elementwise.philox import random_words
+
+FORMULAS = {o.word: o.numpy for o in OPERATIONS.values()}
+SEED = 1234  # of the kernels with dropout, by default
+
+
+def evaluated(graph: Graph, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Every tensor of a graph. The arrays of the inputs have the shapes of the graph."""
+    found = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
+    for operation in graph.operations:
+        results = _results(graph, operation, [found[name] for name in operation.inputs])
+        for name, result in zip(operation.outputs, results, strict=True):
+            assert result.shape == graph.shape(name)
+            found[name] = result
+    return found
+
+
+def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
+    kind = operation.kind
+    a = {**DEFAULTS.get(kind, {}), **operation.attributes}
+    if "value" in a:
+        x = [*x, np.float64(a["value"])]
+    if kind in FORMULAS:
+        return [
+            eval(
+                FORMULAS[kind].format(*[f"x[{i}]" for i in range(len(x))]), {"np": np, "activation": activation, "x": x}
+            )
+        ]
+    if kind in REDUCTIONS:
+        return [eval(REDUCTIONS[kind].numpy.format("x[0]"), {"np": np, "x": x})]
+    if kind == "layernorm":
+        centred = x[0] - x[0].mean(-1, keepdims=True)
+        y = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + a["eps"])
+        return [y * x[1] + x[2] if len(x) == 3 else y]
+    if kind == "rmsnorm":
+        return [x[0] / np.sqrt(np.square(x[0]).mean(-1, keepdims=True) + a["eps"]) * x[1]]
+    if kind == "l2norm":
+        return [x[0] / np.sqrt(np.square(x[0]).sum(-1, keepdims=True) + a["eps"])]
+    if kind == "softmax":
+        e = np.exp(x[0] - x[0].max(-1, keepdims=True))
+        return [e / e.sum(-1, keepdims=True)]
+    if kind == "quantize_rows":
+        most = 448.0 if graph.tensors[operation.outputs[0]].dtype == "e4m3" else 127.0
+        scales = np.abs(x[0]).max(-1, keepdims=True) / most
+        return [np.rint(x[0] / scales), scales]
+    if kind == "quantize":
+        return [np.clip(np.rint(np.float32(x[0]) / np.float32(a["scale"]) + np.float32(a["zero_point"])), -128, 127)]
+    if kind == "dropout":
+        words = random_words(x[0].size, SEED).reshape(x[0].shape)
+        return [np.where(words >= np.uint32(a["p"] * 2**32), x[0] / (1 - a["p"]), 0)]
+    if kind == "linear":
+        return [x[0] @ x[1].T + (x[2] if len(x) > 2 else 0)]
+    if kind == "matmul":
+        return [x[0] @ (x[1].swapaxes(-1, -2) if a["transpose_b"] else x[1])]
+    if kind == "attention":
+        q, k, v = x
+        k, v = (np.repeat(each, q.shape[-3] // each.shape[-3], -3) for each in (k, v))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        if a["causal"]:
+            n, m = scores.shape[-2:]
+            scores = np.where(np.arange(m) > np.arange(n)[:, None] + m - n, -np.inf, scores)
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        return [e / e.sum(-1, keepdims=True) @ v]
+    if kind in ("permute", "transpose"):
+        return [x[0].transpose(permutation(x[0].ndim, a))]
+    if kind == "reshape":
+        return [x[0].reshape(a["shape"])]
+    raise AssertionError(f"{kind} cannot be evaluated")

@@ -1,0 +1,154 @@
+"""Verdicts where operations read the same tensor in different orders."""
+
+from __future__ import annotations
+
+import pytest
+
+from ptxkit.fusion.analysis import Compiled, analyse
+from ptxkit.fusion.cost import Group
+from ptxkit.fusion.graph import GraphBuilder
+from ptxkit.fusion.groups import attention_patterns
+from ptxkit.fusion.machine import machine_for
+from ptxkit.fusion.placement import conflict
+from ptxkit.fusion.score import WEIGHTS, parse_thresholds
+
+H200 = machine_for("H200")
+N = 4096
+
+
+def pair(build, *inputs):
+    """The verdict and the reason of the only pair of a graph of x (N, N), w (N, N) and further inputs."""
+    g = GraphBuilder()
+    build(g, g.input("x", (N, N), "f32"), *[g.input(f"in{i}", shape, "f32") for i, shape in enumerate(inputs)])
+    report = analyse(g.graph(), H200)
+    (found,) = report.pairs
+    return found.verdict, found.reason, len(report.groups)
+
+
+def turned(g, x):
+    return g.permute(x, axes=[1, 0])
+
+
+def with_its_transpose(g, x):
+    y = g.exp(x)
+    g.add(turned(g, y), y, name="last")
+
+
+def product_with_its_transpose(g, x, w):
+    y = g.linear(x, w)
+    g.add(turned(g, y), y, name="last")
+
+
+def row_sums_along_columns(g, x):
+    g.divide(x, g.reshape(g.sum(x), shape=[N]), name="last")
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "reason"),
+    [
+        (lambda g, x: g.softmax(turned(g, g.softmax(x)), name="last"), [], "along different axes"),
+        (lambda g, x: g.sum(turned(g, g.softmax(x)), name="last"), [], "along different axes"),
+        (product_with_its_transpose, [(N, N)], "in another order"),
+        (with_its_transpose, [], "in another order"),
+        (row_sums_along_columns, [], "uses each element of sum 4096 times"),
+        (lambda g, x: g.divide(x, g.sum(turned(g, x)), name="last"), [], "in different orders"),
+        (lambda g, x: g.column_sum(g.softmax(x), name="last"), [], "needs whole columns, softmax whole rows"),
+        (lambda g, x, w: g.softmax(turned(g, g.linear(x, w)), name="last"), [(N, N)], "many rows of the product"),
+        (lambda g, x, w: g.column_sum(g.linear(x, w), name="last"), [(N, N)], "many rows of the product"),
+        (lambda g, x, w: g.linear(turned(g, g.rmsnorm(x)), w, name="last"), [(N, N)], "statistics of all rows"),
+        (lambda g, x, a: g.matmul(a, g.softmax(x), name="last"), [(8, N)], "statistics of all rows"),
+    ],
+)
+def test_other_orders_of_the_same_elements_are_not_fused(build, inputs, reason):
+    verdict, said, merged = pair(build, *inputs)
+    assert verdict == "DO NOT FUSE" and reason in said and merged == 0
+
+
+def test_a_copy_with_other_axes_does_not_join_rows_and_columns():
+    g = GraphBuilder()
+    g.softmax(g.transpose(g.softmax(g.input("x", (N, N), "f32"))), name="last")
+    assert not any({"softmax", "last"} <= c.group.names for c in analyse(g.graph(), H200).groups)
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs"),
+    [
+        (lambda g, x, y: g.add(turned(g, g.relu(x)), y), [(N, N)]),
+        (lambda g, x: g.exp(g.reshape(g.softmax(x), shape=[N // 2, 2, N])), []),
+        (lambda g, x: g.multiply(*g.chunk(g.softmax(x), parts=2)), []),
+        (lambda g, x: g.divide(x, g.reshape(g.sum(x), shape=[N, 1])), []),
+        (lambda g, x: g.column_sum(g.exp(x)), []),
+        (lambda g, x: g.softmax(turned(g, g.exp(x))), []),
+    ],
+)
+def test_views_that_keep_elements_together_are_fused(build, inputs):
+    verdict, reason, merged = pair(build, *inputs)
+    assert verdict == "FUSE" and reason and merged == 1
+
+
+def test_parts_of_a_product_need_their_weights_side_by_side():
+    g = GraphBuilder()
+    y = g.linear(g.input("x", (N, N), "bf16"), g.input("w", (2 * N, N), "bf16"))
+    g.multiply(*g.chunk(y, parts=2))
+    (found,) = analyse(g.graph(), H200).pairs
+    assert found.verdict == "IF" and "beside each other" in found.judgement.condition
+
+
+def test_products_of_different_parts_are_no_siblings():
+    g = GraphBuilder()
+    for i, part in enumerate(g.chunk(g.input("x", (N, 2 * N), "bf16"), parts=2)):
+        g.linear(part, g.input(f"w{i}", (N, N), "bf16"), name=f"linear{i}")
+    assert not analyse(g.graph(), H200).pairs
+
+
+def test_a_view_without_a_regular_order_is_not_followed():
+    g = GraphBuilder()
+    x = g.softmax(g.input("x", (6, 35), "f32"))
+    g.exp(g.reshape(g.permute(x, axes=[1, 0]), shape=[14, 15]))
+    graph = g.graph()
+    assert "no regular order" in conflict(Group.of(graph, graph.launches))
+
+
+def attention(turn=(), mask=False):
+    g = GraphBuilder()
+    q, k, v = (g.input(name, (2, 16, 2048, 128), "bf16") for name in "qkv")
+    s = g.multiply(g.matmul(q, k, transpose_b=True), value=128**-0.5, name="scale")
+    if mask:
+        s = g.add(g.input("mask", (2048, 2048), "bf16"), s, name="masked")
+    s = g.permute(s, axes=[0, 1, 3, 2]) if "scores" in turn else s
+    p = g.softmax(s)
+    p = g.permute(p, axes=[0, 1, 3, 2], name="back") if "probabilities" in turn else p
+    g.matmul(p, v, name="values")
+    return g.graph()
+
+
+@pytest.mark.parametrize("turn", [("scores",), ("probabilities",), ("scores", "probabilities")])
+def test_a_softmax_of_columns_is_no_attention(turn):
+    assert attention_patterns(attention()) and not attention_patterns(attention(turn))
+
+
+def test_attention_with_a_mask_as_the_first_operand():
+    (found,) = attention_patterns(attention(mask=True))
+    assert "masked" in found.names
+
+
+def test_probabilities_that_are_multiplied_with_themselves_are_no_attention():
+    g = GraphBuilder()
+    q, k = (g.input(name, (64, 64), "bf16") for name in "qk")
+    p = g.softmax(g.matmul(q, k))
+    g.matmul(p, p, name="values")
+    assert not attention_patterns(g.graph())
+
+
+@pytest.mark.parametrize("threshold", [{"score": "2"}, {"speedup": "100"}])
+def test_thresholds_apply_to_attention(threshold):
+    found = analyse(attention(), H200, WEIGHTS, parse_thresholds(threshold))
+    assert not found.groups and found.after.launches == found.before.launches
+
+
+def test_a_group_that_the_compiled_registers_refuse_is_not_in_the_total():
+    def many(found, machine):
+        return Compiled("huge", 255, 0, 0.1)
+
+    found = analyse(attention(), H200, WEIGHTS, parse_thresholds({"score": "0.9", "registers": "0"}), many)
+    assert all(candidate.verdict != "DO NOT FUSE" for candidate in found.groups)
