@@ -119,8 +119,7 @@ def _flat(kernel: str, *names: str, only: str = "", out: str = "", **options: An
         dtype, n = first.dtype, first.elements
         if any(match.inputs[name].shape != match.results[0].shape for name in names) or (only and dtype != only):
             return None
-        given = dict(options) | ({} if only else {"dtype": dtype})
-        given |= {name: match.params[name] for name in match.params}
+        given = {**options, **match.params, **({} if only else {"dtype": dtype})}
         return Use(
             kernel,
             {"n": n},
@@ -154,7 +153,7 @@ def _rows(
         inputs: dict[str, Array] = dict.fromkeys(arrays, ((rows, cols), dtype))
         inputs |= dict.fromkeys(columns, ((cols,), dtype))
         outputs: list[Array] = [((rows, cols), "s8"), ((rows,), "f32")] if quantized else [((rows, cols), dtype)]
-        given = dict(options) | match.params | ({} if only else {"dtype": dtype})
+        given = {**options, **match.params, **({} if only else {"dtype": dtype})}
         sizes = {"rows": rows, "cols": cols}
         return Use(kernel, sizes, given, inputs, outputs, frozenset((dtype, "f32")))
 
@@ -200,7 +199,7 @@ def _layer(kernel: str, *across: str) -> Callable[[Match], Use | None]:
                 return None
         sizes = {"rows": rows, "hidden": hidden, "features": features}
         outputs: list[Array] = [((rows, features), x.dtype)]
-        return Use(kernel, sizes, {"dtype": x.dtype} | match.params, inputs, outputs, frozenset((x.dtype, "f32")))
+        return Use(kernel, sizes, {"dtype": x.dtype, **match.params}, inputs, outputs, frozenset((x.dtype, "f32")))
 
     return use
 

@@ -85,10 +85,7 @@ def judge_siblings(first: Group, second: Group) -> Judgement | None:
         return None
     if len({operation.kind for operation in products}) > 1 or products[0].kind not in ("linear", "grouped_linear"):
         return None
-    operands = [operation.inputs[0] for operation in products]
-    if any(graph.layouts[name] is None for name in operands):
-        return None
-    if len({(graph.layouts[name].memory, graph.layouts[name].offset, _operand(graph, name)) for name in operands}) > 1:
+    if len({_operand(graph, operation.inputs[0]) for operation in products}) > 1:
         return None  # parts, or another order, of the same tensor
     if any(graph.memory(name) in graph.producers for operation in products for name in operation.inputs[1:]):
         return None  # weights that are results cannot be stored side by side in advance
@@ -170,12 +167,13 @@ def _statistic(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
     return along == sorted(along)
 
 
-def _operand(graph: Graph, name: str) -> tuple[object, object]:
-    """The order of the rows of an operand of a product, whatever their division into axes, and of the elements in a row."""
+def _operand(graph: Graph, name: str) -> tuple[object, ...]:
+    """The elements of an operand of a product in their order, whatever the division of its rows into axes."""
     layout = graph.layouts[name]
     if layout is None:
-        return name, ()
-    return joined([digit for axis in layout.axes[:-1] for digit in axis]), layout.axes[-1:]
+        return (name,)
+    rows = joined([digit for axis in layout.axes[:-1] for digit in axis])
+    return layout.memory, layout.offset, rows, layout.axes[-1:]
 
 
 def _along_rows(graph: Graph, name: str) -> bool:
