@@ -10,7 +10,7 @@ from ptxkit.fusion.cost import Cost, Group, cost
 from ptxkit.fusion.graph import Graph
 from ptxkit.fusion.groups import pairs, plan
 from ptxkit.fusion.machine import Machine
-from ptxkit.fusion.offers import Offer, offer
+from ptxkit.fusion.offers import Offer, bundled, offer
 from ptxkit.fusion.rules import Judgement, Verdict
 from ptxkit.fusion.score import THRESHOLDS, WEIGHTS, Score, Thresholds, Weights, estimated_registers, score
 
@@ -93,6 +93,7 @@ class Report:
         operations: each with its cost as a launch of its own.
         pairs: neighbouring operations, each judged by itself.
         plan: the groups of the graph after fusion, in its order, with a candidate for each that has several operations.
+        bundled: other groups that bundled kernels compute, in one launch or in several.
     """
 
     graph: Graph
@@ -102,6 +103,7 @@ class Report:
     operations: tuple[tuple[Group, Cost], ...]
     pairs: tuple[Candidate, ...]
     plan: tuple[tuple[Group, Cost, Candidate | None], ...] = field(default=())
+    bundled: tuple[tuple[Group, Offer], ...] = ()
 
     @property
     def groups(self) -> tuple[Candidate, ...]:
@@ -170,7 +172,9 @@ def analyse(
         refused |= below
     judged = [candidate(pair.first | pair.second, pair.judgement) for pair in pairs(graph, machine)]
     operations = tuple((group, costs[name]) for name, group in alone.items())
-    return Report(graph, machine, weights, thresholds, operations, tuple(judged), tuple(merged))
+    planned = {group.names for group, _, _ in merged}
+    others = tuple((group, found) for group, found in bundled(graph) if group.names not in planned)
+    return Report(graph, machine, weights, thresholds, operations, tuple(judged), tuple(merged), others)
 
 
 def compiled_kernel(found: Offer, machine: Machine) -> Compiled | None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptxkit.fusion.cost import Group
+from ptxkit.fusion.graph import Graph
 from ptxkit.fusion.layout import View
-from ptxkit.fusion.patterns import Bound, In, Match, Op, Param, Swapped, matches, op
+from ptxkit.fusion.patterns import Bound, In, Match, Op, Param, Swapped, candidates, matches, op
 
 Array = tuple[tuple[int, ...], str]  # shape and type
 
@@ -54,6 +55,19 @@ def uses(group: Group) -> Iterator[Use]:
             use = kernel.use(match)
             if use is not None and _fits(match, use):
                 yield use
+
+
+def groups(graph: Graph) -> Iterator[Group]:
+    """The groups of several operations of a graph that a bundled kernel may compute; :func:`uses` says whether it does."""
+    kinds = {operation.kind for operation in graph.launches}
+    seen = set[frozenset[str]]()
+    for kernel in KERNELS:
+        wanted = _kinds(kernel.roots)
+        if len(wanted) > 1 and kinds.issuperset(wanted):
+            for group in candidates(graph, kernel.roots):
+                if group.names not in seen:
+                    seen.add(group.names)
+                    yield group
 
 
 def _kinds(roots: Sequence[Op]) -> list[str]:

@@ -13,8 +13,8 @@ from ptxkit.errors import UsageError
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
 from ptxkit.expression.syntax import RESERVED, parse
 from ptxkit.fusion.cost import Group
-from ptxkit.fusion.graph import Operation
-from ptxkit.fusion.kernels import Use, uses
+from ptxkit.fusion.graph import Graph, Operation
+from ptxkit.fusion.kernels import Use, groups, uses
 from ptxkit.fusion.kinds import DEFAULTS
 from ptxkit.fusion.layout import View
 from ptxkit.workload import registry
@@ -43,6 +43,17 @@ class Offer:
 
 def offer(group: Group) -> Offer | None:
     """The bundled kernel that computes a group exactly, else a formula, else None."""
+    return _bundled_offer(group) or _formula_offer(group)
+
+
+def bundled(graph: Graph) -> list[tuple[Group, Offer]]:
+    """The largest groups of several operations of a graph that bundled kernels compute, in one launch or in several."""
+    found = [(group, offered) for group in groups(graph) if (offered := _bundled_offer(group)) is not None]
+    largest = [(group, offered) for group, offered in found if not any(group.names < other.names for other, _ in found)]
+    return sorted(largest, key=lambda pair: graph.order[pair[0].operations[0].name])
+
+
+def _bundled_offer(group: Group) -> Offer | None:
     for use in uses(group):
         if _permitted(use):
             words = [use.kernel, *map(str, use.sizes.values())]
@@ -51,7 +62,7 @@ def offer(group: Group) -> Offer | None:
             for option, value in stated.items():
                 words += ["--option", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
             return Offer("ptxkit run " + " ".join(words), use.kernel, {**use.sizes, **stated})
-    return _formula_offer(group)
+    return None
 
 
 def _permitted(use: Use) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxkit.fusion.cost import Group
-from ptxkit.fusion.graph import Operation
+from ptxkit.fusion.graph import Graph, Operation
 from ptxkit.fusion.kinds import DEFAULTS
 from ptxkit.fusion.layout import View, row_major
 
@@ -122,6 +122,23 @@ def matches(group: Group, roots: Sequence[Op]) -> Iterator[Match]:
                 yield Match(state.inputs, found, state.params, frozenset(inside))
 
 
+def candidates(graph: Graph, roots: Sequence[Op]) -> Iterator[Group]:
+    """The groups of a graph that have the operations of a formula; :func:`matches` says whether they are exactly it."""
+    anywhere = Group.of(graph, graph.launches)
+    states = [_State({}, {}, {})]
+    for root in roots:
+        writers = [operation for operation in graph.launches if operation.kind == root.kind]
+        states = [
+            after
+            for before in states
+            for writer in writers
+            for after in _operation(anywhere, root, writer, before, inputs_anywhere=True)
+        ]
+    found = {frozenset(operation.name for operation in state.operations.values()): state for state in states}
+    for state in found.values():
+        yield Group.of(graph, state.operations.values())
+
+
 def _exactly(group: Group, state: _State) -> bool:
     """Whether the formula has all operations of the group, each once, and inputs that are different arrays."""
     names = [operation.name for operation in state.operations.values()]
@@ -134,8 +151,14 @@ def _bound(group: Group, name: str) -> Bound | None:
     return None if view is None else Bound(view, tensor.shape, tensor.dtype)
 
 
-def _operand(group: Group, node: Op | In | Swapped, name: str, state: _State) -> Iterator[_State]:
-    """The states in which a tensor is an operand of a formula."""
+def _operand(
+    group: Group, node: Op | In | Swapped, name: str, state: _State, *, inputs_anywhere: bool = False
+) -> Iterator[_State]:
+    """The states in which a tensor is an operand of a formula.
+
+    Args:
+        inputs_anywhere: whether results of the group may be inputs of the formula.
+    """
     graph = group.graph
     bound = _bound(group, name)
     if bound is None:
@@ -149,7 +172,7 @@ def _operand(group: Group, node: Op | In | Swapped, name: str, state: _State) ->
         node = node.of
     memory = graph.memory(name)
     if isinstance(node, In):
-        if memory in group.results:
+        if memory in group.results and not inputs_anywhere:
             return
         known = state.inputs.get(node.name)
         if known is None or (known.view, known.shape) == (bound.view, bound.shape):
@@ -161,10 +184,12 @@ def _operand(group: Group, node: Op | In | Swapped, name: str, state: _State) ->
     made = View.whole(memory, graph.shape(memory))
     if bound.view.order != made.order or bound.view.axes[-1:] != row_major(graph.shape(memory))[-1:]:
         return  # another order of the elements, or other rows
-    yield from _operation(group, node, writer, state)
+    yield from _operation(group, node, writer, state, inputs_anywhere=inputs_anywhere)
 
 
-def _operation(group: Group, node: Op, operation: Operation, state: _State) -> Iterator[_State]:
+def _operation(
+    group: Group, node: Op, operation: Operation, state: _State, *, inputs_anywhere: bool = False
+) -> Iterator[_State]:
     """The states in which an operation is one of a formula."""
     if (known := state.operations.get(id(node))) is not None:
         if known is operation:
@@ -182,7 +207,11 @@ def _operation(group: Group, node: Op, operation: Operation, state: _State) -> I
     for names in orders:
         states = [start]
         for child, name in zip(node.inputs, names, strict=True):
-            states = [after for before in states for after in _operand(group, child, name, before)]
+            states = [
+                after
+                for before in states
+                for after in _operand(group, child, name, before, inputs_anywhere=inputs_anywhere)
+            ]
         yield from states
 
 

@@ -42,6 +42,7 @@ def values(report: Report) -> dict[str, Any]:
             {"operations": _names(group), **_cost(cost), "fusion": None if candidate is None else _candidate(candidate)}
             for group, cost, candidate in report.plan
         ],
+        "bundled": [{"operations": _names(group), "command": offered.command} for group, offered in report.bundled],
         "unfused": _total(report.before),
         "fused": _total(report.after),
     }

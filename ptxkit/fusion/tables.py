@@ -32,7 +32,7 @@ def _in_lines(table: Table) -> Table:
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """The tables of a report: operations, neighbours, groups, totals."""
+    """The tables of a report: operations, neighbours, groups, bundled kernels, totals."""
     graph, machine = report.graph, report.machine
     title = (
         f"{graph.name}; {machine.gpu.name}: {machine.bandwidth_gbs:.0f} GB/s ({machine.source}), "
@@ -66,6 +66,10 @@ def tables(report: Report) -> Iterator[Table]:
         yield Table("Launches that are best merged", headers, found, texts=True)
     else:
         yield Table("", [], [], ["No operations of this graph are worth merging on this GPU."])
+    if report.bundled:
+        rows = [[group.name, offered.command] for group, offered in report.bundled]
+        title = "Bundled kernels for other groups of operations, in one launch or several"
+        yield Table(title, ["group", "computed by"], rows, texts=True)
     before, after = report.before, report.after
     totals = [total("unfused", before, before), total("fused", after, before)]
     times = f", {graph.repeat} times" if graph.repeat > 1 else ""

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from ptxkit.expression.syntax import parse
+from ptxkit.fusion.analysis import analyse
 from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import GraphBuilder
-from ptxkit.fusion.offers import offer
+from ptxkit.fusion.machine import machine_for
+from ptxkit.fusion.models import model_graph
+from ptxkit.fusion.offers import bundled, offer
 from ptxkit.workload import registry
 from ptxkit.workload.registry import load_file
 
@@ -214,3 +217,24 @@ def test_constants_of_a_group_are_options_of_the_kernel():
     found = whole(lambda g, x, i: g.gelu(g.layernorm(x, i("a", (256,)), i("b", (256,)), eps=1e-3)))
     assert "--option eps=0.001" in found.command
     assert "p=0.5" in whole(lambda g, x, i: g.dropout(g.softmax(x), p=0.5)).command
+
+
+def test_kernels_of_several_launches_are_listed_beside_the_plan():
+    found = analyse(model_graph("llama3-8b"), machine_for("H200"))
+    commands = {group.name: offered.command for group, offered in found.bundled}
+    name = "gate + silu + up + gated + down"
+    assert commands[name] == "ptxkit run swiglu_ffn 4096 4096 14336 --option dtype=bf16"
+    assert not {group.names for group, _ in found.bundled} & {group.names for group, _, _ in found.plan}
+
+
+def test_a_group_whose_results_are_needed_elsewhere_is_not_listed():
+    g = GraphBuilder()
+    x = g.input("x", (64, 256), "bf16")
+    weights = [
+        g.input(name, shape, "bf16") for name, shape in (("a", (256, 256)), ("b", (256, 256)), ("c", (256, 256)))
+    ]
+    gate = g.silu(g.linear(x, weights[0]))
+    inner = g.multiply(gate, g.linear(x, weights[1], name="up"))
+    y = g.linear(inner, weights[2], name="down")
+    assert [offered.kernel for _, offered in bundled(g.graph([y]))] == ["swiglu_ffn"]
+    assert "swiglu_ffn" not in [offered.kernel for _, offered in bundled(g.graph([y, inner]))]
