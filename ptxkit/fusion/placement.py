@@ -49,6 +49,19 @@ class _Map:
                 found.append((stride, extent, label, within))
         return cls(offset, tuple(found))
 
+    def held(self, rows: Sequence[Digit]) -> tuple[Place, ...]:
+        """What decides which elements a CTA needs: all places, or with coordinates that select rows those that they select,
+        because a CTA holds whole what lies within rows."""
+        if not rows:
+            return self.places
+        found = set[Place]()
+        for stride, extent, label, within in self.places:
+            for label_2, extent_2, stride_2 in rows:
+                low, high = max(within, stride_2), min(within * extent, stride_2 * extent_2)
+                if label == label_2 and low < high:
+                    found.add((stride * (low // within), high // low, label, low))
+        return tuple(sorted(found))
+
     def selected(self, stride: int, extent: int) -> tuple[Digit, ...]:
         """The digits of the coordinates that select a digit of the memory. Raises _Irregular."""
         found: list[Digit] = []
@@ -227,8 +240,8 @@ class _Placement:
         if axes is None:
             return None
         found = None if layout is None else self._mapped(layout, axes)
-        if found is None:
-            self._note(operation, self.graph.memory(operation.inputs[i]))
+        if found is None and (memory := self.graph.memory(operation.inputs[i])) in self.group.results:
+            self._note(operation, memory)
         return found
 
     @staticmethod
@@ -273,44 +286,38 @@ class _Placement:
         return ""
 
     def _elements_apart(self) -> str:
-        """A tensor of which a CTA would need other elements in one operation than in another one."""
-        selecting = [digit for _, digit in self.rows]
-        seen: dict[tuple[str, int], dict[tuple[object, ...], Operation]] = {}
+        """A tensor of which a CTA would need other elements in one operation than in another one.
+
+        All operations must need a result of the launch where it is computed. What they read from outside, one operation may
+        read in several orders, which is its own affair; of two operations, one must read in no other order than the other.
+        """
+        inside = self.group.results
+        needs: dict[tuple[str, int], dict[str, set[tuple[object, ...]]]] = {}
         for operation in self.group.operations:
-            found = [(self.graph.memory(n), self._read(operation, i)) for i, n in enumerate(operation.inputs)]
-            found.append((operation.outputs[0], self._written(operation)))
-            for memory, one in found:
-                if one is None:
-                    continue
-                key: tuple[object, ...] = one.places
-                if selecting:
-                    key = tuple(sorted(_held(one.places, selecting)))
-                others = seen.setdefault((memory, self.component[operation.name]), {})
-                if key not in others and others:
-                    first = next(iter(others.values()))
-                    return self._other_elements(memory, first, operation)
-                others.setdefault(key, operation)
-        if self.irregular:
-            return self.irregular
-        return ""
-
-    def _other_elements(self, memory: str, one: Operation, other: Operation) -> str:
-        if one is other:
-            return f"{other.name} needs {memory} in two orders of its elements: no CTA holds the elements of both"
-        if memory in one.outputs:
-            return f"{other.name} needs the elements of {memory} in another order than that in which {one.name} computes them"
-        return (
-            f"{one.name} and {other.name} read {memory} in different orders: no CTA holds the elements that both need"
-        )
-
-
-def _held(places: Sequence[Place], selecting: Sequence[Digit]) -> Iterator[Place]:
-    """Of the places of a memory those that coordinates select which select rows: what lies within rows, a CTA holds whole."""
-    for stride, extent, label, within in places:
-        for label_2, extent_2, stride_2 in selecting:
-            low, high = max(within, stride_2), min(within * extent, stride_2 * extent_2)
-            if label == label_2 and low < high:
-                yield stride * (low // within), high // low, label, low
+            component = self.component[operation.name]
+            rows = [digit for one, digit in self.rows if self.component[one.name] == component]
+            found: list[tuple[str, tuple[object, ...]]] = []
+            for i, name in enumerate(operation.inputs):
+                memory, read = self.graph.memory(name), self._read(operation, i)
+                if read is not None:
+                    found.append((memory, read.held(rows)))
+                elif memory not in inside and (operation.name, i) in self.inputs:
+                    found.append((memory, (name,)))  # in an order of its own
+            if (written := self._written(operation)) is not None:
+                found.append((operation.outputs[0], written.held(rows)))
+            for memory, order in found:
+                needs.setdefault((memory, component), {}).setdefault(operation.name, set()).add(order)
+        for (memory, _), orders in needs.items():
+            if memory in inside:
+                if len(set().union(*orders.values())) > 1:
+                    writer = self.graph.producers[memory].name
+                    reader = next((n for n, own in orders.items() if n != writer and own != orders.get(writer)), writer)
+                    return f"{reader} needs the elements of {memory} in another order than that in which {writer} computes them"
+            else:
+                for (one, mine), (other, theirs) in itertools.combinations(orders.items(), 2):
+                    if not (mine <= theirs or theirs <= mine):
+                        return f"{one} and {other} read {memory} in different orders: no CTA holds the elements that both need"
+        return self.irregular
 
 
 def _broadcast(axes: Sequence[Axis], shape: Sequence[int]) -> list[Axis]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ptxkit.fusion.analysis import Compiled, analyse
 from ptxkit.fusion.cost import Group
@@ -79,6 +82,13 @@ def test_a_copy_with_other_axes_does_not_join_rows_and_columns():
         (lambda g, x: g.divide(x, g.reshape(g.sum(x), shape=[N, 1])), []),
         (lambda g, x: g.column_sum(g.exp(x)), []),
         (lambda g, x: g.softmax(turned(g, g.exp(x))), []),
+        (lambda g, x: g.relu(g.add(x, turned(g, x))), []),
+        (
+            lambda g, x: g.relu(
+                g.exp(g.reshape(g.permute(g.chunk(x, sizes=[35, N - 35])[0], axes=[1, 0]), shape=[N, 35]))
+            ),
+            [],
+        ),
     ],
 )
 def test_views_that_keep_elements_together_are_fused(build, inputs):
@@ -152,3 +162,55 @@ def test_a_group_that_the_compiled_registers_refuse_is_not_in_the_total():
 
     found = analyse(attention(), H200, WEIGHTS, parse_thresholds({"score": "0.9", "registers": "0"}), many)
     assert all(candidate.verdict != "DO NOT FUSE" for candidate in found.groups)
+
+
+SHAPES = [(4, 6), (24,), (2, 12), (6, 4), (2, 3, 4), (4, 2, 3)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_elements_that_a_launch_needs_in_one_place(data):
+    """Against the places of all elements one by one: each result is needed where it is computed, or it is not."""
+    g = GraphBuilder()
+    names = [g.input("x", (4, 6), "f32")]
+    found = {"x": np.arange(24).reshape(4, 6)}  # tensor -> place of each element in the memory
+
+    def view(name, shape):
+        while g.shape(name) != shape or data.draw(st.booleans()):
+            if data.draw(st.booleans()):
+                axes = data.draw(st.permutations(range(len(g.shape(name)))))
+                made, array = g.permute(name, axes=list(axes)), found[name].transpose(axes)
+            else:
+                target = data.draw(st.sampled_from(SHAPES))
+                made, array = g.reshape(name, shape=list(target)), found[name].reshape(target)
+            found[made] = array
+            name = made
+        return name
+
+    for i in range(data.draw(st.integers(2, 4))):
+        shape = data.draw(st.sampled_from(SHAPES))
+        operands = [view(data.draw(st.sampled_from(names)), shape) for _ in range(data.draw(st.integers(1, 2)))]
+        made = g.exp(*operands, name=f"o{i}") if len(operands) == 1 else g.add(*operands, name=f"o{i}")
+        found[made] = np.arange(24).reshape(shape)
+        names.append(made)
+    graph = g.graph()
+    group = Group.of(graph, graph.launches)
+    places = {group.operations[-1].name: np.arange(24)}  # operation -> coordinate of each element of its result
+    needed: dict[str, list] = {}
+    for operation in reversed(group.operations):
+        if operation.name not in places:
+            return  # several sinks; what follows goes from the last result upwards
+        for name in operation.inputs:
+            memory = graph.memory(name)
+            coordinates = np.empty(24, int)
+            coordinates[found[name].ravel()] = places[operation.name]
+            needed.setdefault(memory, []).append((operation.name, tuple(coordinates)))
+            if memory != "x":
+                places.setdefault(memory, coordinates)
+    one_place = all(len({order for _, order in orders}) == 1 for name, orders in needed.items() if name != "x")
+    orders = [{order for name, order in needed.get("x", []) if name == reader} for reader in group.names]
+    orders = [own for own in orders if own]
+    shared = all(a <= b or b <= a for a in orders for b in orders)
+    said = conflict(group)
+    if "no regular order" not in said:
+        assert (said == "") == (one_place and shared)
