@@ -14,6 +14,7 @@ struct  as many bytes: ``bytes``, a ctypes structure, a numpy record or array; f
         64, a :class:`~ptxkit.runtime.tensor_map.description.TensorMap`
 bits    a numpy scalar of that width, or a Python int that fits, with or without sign
 word    the same as a pointer, or ``np.int64``, if neither the PTX nor a C++ name determines whether it is a pointer
+any     a :class:`Slot`, for an array or a number that is given at each launch (:meth:`ptxkit.runtime.kernel.Kernel.unbound`)
 ======= =============================================================================================================
 
 Any other argument is an error that names the parameter. Widths are never converted implicitly: ``np.float64`` for a ``float``
@@ -25,6 +26,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,59 @@ from ptxkit.runtime.elements import dtype_of
 from ptxkit.runtime.host_arrays import is_masked
 from ptxkit.runtime.parameters import Parameter
 from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_parameter, device_address
+from ptxkit.runtime.tensor_map.limits import Encoding
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An argument that is given at each launch: an array by its address, or a number.
+
+    Attributes:
+        index: the position of its value among those of a launch.
+        dtype: of the array's elements, or of the number.
+        shape: of the array, for tensor maps; None for a number.
+    """
+
+    index: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None = None
+
+
+_CELLS: dict[tuple[str, int], Any] = {
+    ("f", 4): ctypes.c_float,
+    ("f", 8): ctypes.c_double,
+    ("i", 1): ctypes.c_int8,
+    ("i", 2): ctypes.c_int16,
+    ("i", 4): ctypes.c_int32,
+    ("i", 8): ctypes.c_int64,
+    ("u", 1): ctypes.c_uint8,
+    ("u", 2): ctypes.c_uint16,
+    ("u", 4): ctypes.c_uint32,
+    ("u", 8): ctypes.c_uint64,
+    ("b", 1): ctypes.c_bool,
+}
+"""Kind and size of a numpy dtype -> the C type of a number that is given at each launch."""
+
+
+@dataclass(frozen=True)
+class OpenArgument:
+    """Where the value of a :class:`Slot` belongs in a parameter buffer.
+
+    Attributes:
+        index: of the slot.
+        offset: in the buffer, in bytes.
+        cell: C type of an address or a number; None for a tensor map.
+        encode: from the address of an array to its tensor map; None for others.
+    """
+
+    index: int
+    offset: int
+    cell: Any = None
+    encode: Callable[[int], bytes] | None = None
+
+    def packed(self, value: float) -> bytes:
+        """The bytes of a value."""
+        return self.encode(int(value)) if self.encode is not None else bytes(self.cell(value))
 
 
 class Bound:
@@ -45,6 +101,7 @@ class Bound:
         keep: objects that must stay alive until the launch is complete.
         host: numpy arrays that were passed, with their parameter, for the caller to upload.
         encoders: parameter index -> function from the device address of an array to its encoded tensor map.
+        open: arguments that are given at each launch.
     """
 
     def __init__(self, size: int) -> None:
@@ -52,6 +109,7 @@ class Bound:
         self.keep: list[Any] = []
         self.host: list[tuple[Parameter, np.ndarray[Any, Any]]] = []
         self.encoders: dict[int, Callable[[int], bytes]] = {}
+        self.open: list[OpenArgument] = []
 
     def put(self, parameter: Parameter, data: bytes) -> None:
         """Store the bytes of one argument."""
@@ -95,7 +153,9 @@ def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encoder) -
     # a 64-bit parameter that the kernel never dereferences may still be a pointer: one that is only compared, or not
     # used
     unused = p.size == 8 and not p.signed_known and _is_array(value)
-    if isinstance(value, TensorMap):
+    if isinstance(value, Slot):
+        _slot(bound, kernel, p, value)
+    elif isinstance(value, TensorMap):
         _tensor_map(bound, kernel, p, value, memory)
     elif p.kind in ("pointer", "word") or unused:
         _pointer(bound, kernel, p, value, memory)
@@ -187,6 +247,21 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
     return address
 
 
+def _slot(bound: Bound, kernel: str, p: Parameter, slot: Slot) -> None:
+    if slot.shape is not None:
+        if p.kind not in ("pointer", "word") and (p.size != 8 or p.signed_known):
+            raise LaunchError(f"{kernel}: {p.label} got an array of {slot.dtype}; pass {p.wants}")
+        _check_element(kernel, p, slot, slot.dtype, math.prod(slot.shape) * slot.dtype.itemsize)
+        cell = ctypes.c_uint64
+    else:
+        if p.kind not in ("int", "float", "bits") or not _same(p, slot.dtype.type(0)):
+            raise LaunchError(f"{kernel}: {p.label} got a number of {slot.dtype}; pass {p.wants}")
+        cell = _CELLS.get((slot.dtype.kind, slot.dtype.itemsize))
+        if cell is None:
+            raise LaunchError(f"{kernel}: {p.label} got a number of {slot.dtype}, which cannot be given at each launch")
+    bound.open.append(OpenArgument(slot.index, p.offset, cell))
+
+
 def _struct(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
@@ -204,13 +279,20 @@ def _struct(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
 def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memory: Encoder) -> None:
     check_parameter(kernel, p)
 
-    def encode(address: int) -> bytes:
+    def described(address: int) -> Encoding:
         try:
-            return memory.tensor_map(value.describe(address))
+            return value.describe(address)
         except UsageError as error:
             raise LaunchError(f"{kernel}: {p.label}: {error}") from None
 
+    def encode(address: int) -> bytes:
+        return memory.tensor_map(described(address))
+
     bound.encoders[p.index] = encode
+    if isinstance(value.array, Slot):
+        described(0)  # reports errors that do not depend on the address now
+        bound.open.append(OpenArgument(value.array.index, p.offset, encode=lru_cache(maxsize=64)(encode)))
+        return
     found = device_address(value, memory, f"{kernel}: {p.label}")
     if isinstance(found, np.ndarray):
         encode(0)  # report errors that do not depend on the address before anything is copied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.emulated_streams import Stream, StreamOrder
 from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.host_arrays import host_array
-from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
+from ptxkit.runtime.kernel import Kernel, LoadedModule, OpenLaunch, check_resources
 from ptxkit.runtime.module_variables import ModuleVariable, module_globals, written_variables
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.runtime.resources import launch_resources
@@ -219,13 +219,45 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 "write ptxkit.EmulatorSettings(racecheck=...)"
             )
         chosen = self._order.of(stream, kernel.readable)
+        execute = self._executable(kernel, geometry)
+        params = bytes(bound.buffer)
+        return lambda: self._fire(kernel, chosen, lambda: execute(params, settings, chosen))
+
+    def unbound(self, kernel: Kernel, bound: Bound, geometry: Geometry) -> OpenLaunch:
+        """A callable that executes a launch to its end, with the settings in force when it is called."""
+        execute = self._executable(kernel, geometry)
+        template, open_, own = bytes(bound.buffer), tuple(bound.open), self._order.own
+
+        def launch(values: Sequence[Any], stream: int, keep: Any = bound.keep) -> None:
+            params = bytearray(template)
+            for argument in open_:
+                data = argument.packed(values[argument.index])
+                params[argument.offset : argument.offset + len(data)] = data
+            given = bytes(params)
+            self._fire(kernel, own, lambda: execute(given, None, own))
+
+        return launch
+
+    def _fire(self, kernel: Kernel, chosen: Stream, run: Callable[[], None]) -> None:
+        """Execute a launch on a stream, or add it to the graph that is being captured."""
+        captured = self._captured
+        if captured is None:
+            run()
+        elif chosen is not self._order.own:
+            raise LaunchError(f"{kernel.readable}: a graph is captured on the device's own stream; leave stream out")
+        else:
+            captured.append(run)
+
+    def _executable(
+        self, kernel: Kernel, geometry: Geometry
+    ) -> Callable[[bytes, EmulatorSettings | None, Stream], None]:
+        """A function that executes a kernel to its end, from a parameter buffer, settings and a stream, and counts."""
         program: Program = kernel.handle
         layout = program.bind(kernel.name).layout  # unsupported forms are an error now
         resources = launch_resources(kernel, geometry, program.module.text, layout.shared_bytes)
         check_resources(kernel, geometry, resources, program.module.version)
-        params = bytes(bound.buffer)
 
-        def run() -> None:
+        def execute(params: bytes, settings: EmulatorSettings | None, chosen: Stream) -> None:
             current = settings or self.current_settings
             footprint = self._order.footprint(current.racecheck)
             result = program.launch(
@@ -248,16 +280,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
                     self._lines[place] = self._lines.get(place, Counters()) + found.counters
             self._order.launched(chosen, kernel.readable, footprint)
 
-        def fire() -> None:
-            captured = self._captured
-            if captured is None:
-                run()
-            elif chosen is not self._order.own:
-                raise LaunchError(f"{kernel.readable}: a graph is captured on the device's own stream; leave stream out")
-            else:
-                captured.append(run)
-
-        return fire
+        return execute
 
     # -- streams and graphs --------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ptxkit.errors import LaunchError, PtxkitError, UsageError
 from ptxkit.isa.mangled import base_name
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
     from ptxkit.runtime.module_variables import ModuleGlobals, ModuleVariable
+
+
+OpenLaunch: TypeAlias = Callable[[Sequence[Any], int], None]
+"""Launches once, without waiting: ``launch(values, stream)``, with the values of the slots and the handle of a stream (0: the
+default stream; the emulator has none). The caller keeps arrays alive until the launch is complete."""
 
 
 class Backend(Encoder, Protocol):
@@ -48,6 +53,9 @@ class Backend(Encoder, Protocol):
         Raises:
             UsageError: ``settings`` on a device that does not emulate.
         """
+
+    def unbound(self, kernel: Kernel, bound: Bound, geometry: Geometry) -> OpenLaunch:
+        """A callable that launches once with the values of the open arguments of ``bound``."""
 
 
 def check_resources(
@@ -164,14 +172,44 @@ class Kernel:
             LaunchError: names the argument and the fix. numpy arrays are not accepted; upload them first.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
+        bound = self._bound(args, "a prepared launch")
+        if bound.open:
+            raise LaunchError(f"{self.readable}: a prepared launch takes no Slot; unbound() makes a launch that does")
+        fire = self.backend.prepare(self, bound, geometry, stream, settings=settings)
+        return PreparedLaunch(self, geometry, fire, bound.keep)
+
+    def unbound(
+        self,
+        *args: Any,
+        grid: Any = None,
+        block: Any = None,
+        shared: int = 0,
+        cluster: Any = None,
+        cooperative: bool = False,
+    ) -> OpenLaunch:
+        """Check a launch once whose arrays are others each time, as where a framework allocates them.
+
+        Args:
+            *args: as for :meth:`prepare`; a :class:`~ptxkit.runtime.arguments.Slot`, or a TensorMap of one, stands for an
+                array or a number that is given at each launch.
+            grid, block, shared, cluster, cooperative: as for :meth:`prepare`.
+
+        Returns:
+            ``launch(values, stream)``, which several threads may call.
+
+        Raises:
+            UsageError, LaunchError: as :meth:`prepare`.
+        """
+        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
+        return self.backend.unbound(self, self._bound(args, "a launch with open arguments"), geometry)
+
+    def _bound(self, args: tuple[Any, ...], what: str) -> Bound:
+        """The arguments, packed; LaunchError if one is in host memory."""
         bound = bind(self.readable, self.parameters, args, self.backend)
         if bound.host:
             p, _ = bound.host[0]
-            raise LaunchError(
-                f"{self.readable}: {p.label} is a numpy array; a prepared launch takes device.upload of it"
-            )
-        fire = self.backend.prepare(self, bound, geometry, stream, settings=settings)
-        return PreparedLaunch(self, geometry, fire, bound.keep)
+            raise LaunchError(f"{self.readable}: {p.label} is a numpy array; {what} takes device.upload of it")
+        return bound
 
     def __call__(
         self,

@@ -44,6 +44,7 @@ __all__ = [
     "bound",
     "check_memory",
     "lacking",
+    "launch_arguments",
     "prepare",
     "prepare_resolved",
     "run",
@@ -277,12 +278,8 @@ def lacking(variant: Variant, device: Device, kernel: str) -> str | None:
 
 
 def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:
-    arguments = [_argument(case, a) for a in launch.args]
-    for parameter, (index, value) in zip(kernel.parameters, enumerate(arguments), strict=False):
-        if isinstance(value, (int, float)) and not isinstance(value, np.generic) and parameter.dtype is not None:
-            arguments[index] = _typed(value, parameter.dtype, f"{launch.kernel}: parameter {parameter.name}")
     return kernel.prepare(
-        *arguments,
+        *launch_arguments(kernel, launch, case.argument),
         grid=launch.grid,
         block=launch.block,
         shared=launch.shared,
@@ -291,11 +288,27 @@ def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:
     )
 
 
-def _argument(case: Case, given: Any) -> Any:
+def launch_arguments(kernel: Kernel, launch: Launch, named: Callable[[str], Any]) -> list[Any]:
+    """The values of a launch's arguments for its kernel.
+
+    Args:
+        named: name of an input, output or temporary -> array or scalar. It replaces names and arrays of tensor maps.
+
+    Raises:
+        LaunchError: a Python number that a parameter cannot hold.
+    """
+    arguments = [_argument(named, a) for a in launch.args]
+    for parameter, (index, value) in zip(kernel.parameters, enumerate(arguments), strict=False):
+        if isinstance(value, (int, float)) and not isinstance(value, np.generic) and parameter.dtype is not None:
+            arguments[index] = _typed(value, parameter.dtype, f"{launch.kernel}: parameter {parameter.name}")
+    return arguments
+
+
+def _argument(named: Callable[[str], Any], given: Any) -> Any:
     """The value of a launch argument; names and tensor maps of names are replaced by arrays."""
     if isinstance(given, TensorMap) and isinstance(given.array, str):
-        return given.with_array(case.array(given.array))
-    return case.argument(given) if isinstance(given, str) else given
+        return given.with_array(named(given.array))
+    return named(given) if isinstance(given, str) else given
 
 
 def _typed(value: float, dtype: np.dtype[Any], what: str) -> Any:

@@ -6,7 +6,8 @@ Only cubins are loaded: the driver may be older than the NVRTC that made the PTX
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,7 +34,7 @@ from ptxkit.runtime.gpu.driver import (
     launch_config,
 )
 from ptxkit.runtime.gpu.graph import capture, capture_check
-from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
+from ptxkit.runtime.kernel import Kernel, LoadedModule, OpenLaunch, check_resources
 from ptxkit.runtime.module_variables import ModuleVariable, module_globals, written_variables
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.source_names import source_text
@@ -175,30 +176,10 @@ class GpuKernels(GpuContext):
         """
         if settings is not None:
             raise UsageError(f"{kernel.readable}: settings= is for the emulator only, and this is {self.name}")
-        self._enter()
         where = self.stream_handle if stream is None else stream_pointer(stream)
-        self._allow(kernel, geometry)
-        config = launch_config(
-            geometry.grid,
-            geometry.block,
-            geometry.shared,
-            where,
-            geometry.cluster,
-            geometry.cooperative,
-            not geometry.cooperative and _waits_for_previous_grid(kernel.function),
-        )
-        self._find_room(kernel, geometry, config)
-        buffer = (ctypes.c_char * max(1, buffer_size(kernel.parameters))).from_buffer_copy(bytes(bound.buffer) or b"\0")
-        base = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
-        plainly = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
-        keep = (buffer, pointers, config, bound.keep, stream)
+        plainly, config, buffer = self._launchable(kernel, bound, geometry, where)
+        keep = (buffer, bound.keep, stream)
         name, recent, refused = kernel.readable, self._recent, self._refused
-        if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
-            self._not_cooperative.discard(name)
-        else:
-            self._not_cooperative.add(name)
-
         submit: Callable[[], int] = plainly
 
         def first() -> int:
@@ -226,6 +207,59 @@ class GpuKernels(GpuContext):
                 refused(name, code, geometry, plainly)
 
         return fire
+
+    def unbound(self, kernel: Kernel, bound: Bound, geometry: Geometry) -> OpenLaunch:
+        """A callable that launches once on a stream, with the values of the open arguments; its host cost is one driver call
+        and the stores of these values.
+
+        The context of this GPU must be current in the calling thread, as where torch has allocated the arrays.
+        """
+        plainly, config, buffer = self._launchable(kernel, bound, geometry, 0)
+        base = ctypes.addressof(buffer)
+        cells = tuple((a.index, a.cell.from_address(base + a.offset)) for a in bound.open if a.encode is None)
+        maps = tuple((a.index, base + a.offset, a.encode) for a in bound.open if a.encode is not None)
+        name, recent, refused, lock = kernel.readable, self._recent, self._refused, threading.Lock()
+
+        def launch(values: Sequence[Any], stream: int, keep: Any = (buffer, bound.keep)) -> None:
+            with lock:  # the threads of a program share the buffer, from which the driver copies during the call
+                for index, cell in cells:
+                    cell.value = values[index]
+                for index, address, encode in maps:
+                    data = encode(values[index])
+                    ctypes.memmove(address, data, len(data))
+                config.stream = stream
+                recent[name] = None
+                code = plainly()
+                if code:
+                    refused(name, code, geometry, plainly)
+
+        return launch
+
+    def _launchable(
+        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: int
+    ) -> tuple[Callable[[], int], LaunchConfig, Any]:
+        """The driver call of a launch, its configuration, and the parameter buffer that it reads, which the caller keeps."""
+        self._enter()
+        self._allow(kernel, geometry)
+        config = launch_config(
+            geometry.grid,
+            geometry.block,
+            geometry.shared,
+            stream,
+            geometry.cluster,
+            geometry.cooperative,
+            not geometry.cooperative and _waits_for_previous_grid(kernel.function),
+        )
+        self._find_room(kernel, geometry, config)
+        buffer = (ctypes.c_char * max(1, buffer_size(kernel.parameters))).from_buffer_copy(bytes(bound.buffer) or b"\0")
+        base = ctypes.addressof(buffer)
+        pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
+        call = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
+        if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
+            self._not_cooperative.discard(kernel.readable)
+        else:
+            self._not_cooperative.add(kernel.readable)
+        return call, config, buffer
 
     def _as_graph(self, config: LaunchConfig, plainly: Callable[[], int]) -> Callable[[], int]:
         """A prepared launch as a graph of one kernel; unchanged if the driver does not support a graph of it.

@@ -1,0 +1,484 @@
+"""Operations on tensors: kernels of a description that are registered with ``torch.library``.
+
+An :class:`Operation` states how the arguments of a function become sizes, options and inputs of a description. From it follow
+the schema, the implementation, the implementation on fake tensors for ``torch.compile``, the derivative, and what is refused:
+``torch.func.vmap``, and derivatives of derivatives.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ptxkit.errors import UsageError
+from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
+from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of
+from ptxkit.torch.shapes import Sizes, flat, match, shape_of
+from ptxkit.workload import registry
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.values import option_value
+from ptxkit.workload.variant import Variant
+from ptxkit.workload.workload import Workload
+
+KEPT_PLANS = 4096
+"""Plans that an operation keeps; the oldest are dropped first. A plan holds about 10 KB of host memory."""
+
+_SCHEMA_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A tensor that an operation takes.
+
+    Attributes:
+        name: of the argument.
+        shape: its pattern (:mod:`ptxkit.torch.shapes`).
+        array: the input of the description; "" for the same name.
+        kind: type of its elements in a description's words; "" for the type of the operation.
+        memory: the pattern in which the kernel sees it, such as ``"batch*q heads d"``; "" for its shape with leading dimensions as
+            one.
+    """
+
+    name: str
+    shape: str
+    array: str = ""
+    kind: str = ""
+    memory: str = ""
+
+    @property
+    def input(self) -> str:
+        """The input of the description."""
+        return self.array or self.name
+
+
+@dataclass(frozen=True)
+class Option:
+    """An argument that is no tensor.
+
+    Attributes:
+        name: of the argument.
+        kind: bool, int, float, str or a Literal.
+        default: its value if it is not given.
+        target: the size or option of the description; "" for the same name.
+        value: type in a description's words of a number that the kernel takes by value at each call, and of which the kernel's
+            code does not depend; "" for an option of the description.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    target: str = ""
+    value: str = ""
+
+    @property
+    def schema_type(self) -> str:
+        """Its type in a schema of torch.library."""
+        plain = type(typing.get_args(self.kind)[0]) if typing.get_origin(self.kind) is Literal else self.kind
+        return _SCHEMA_TYPES[plain]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tensor that an operation returns.
+
+    Attributes:
+        name: the output of the description.
+        shape, kind: as of :class:`TensorArgument`.
+        saved: only computed if a derivative will be computed, which needs it; else a tensor without elements.
+    """
+
+    name: str
+    shape: str
+    kind: str = ""
+    saved: bool = False
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The derivative of an operation.
+
+    Attributes:
+        save: (arguments by name, results by name) -> tensors to keep for the backward pass.
+        compute: (tensors kept, options by name, gradients of the visible results, whether each tensor argument needs its
+            gradient) -> the gradient of each tensor argument, or None.
+    """
+
+    save: Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Sequence[torch.Tensor]]
+    compute: Callable[
+        [Sequence[torch.Tensor], Mapping[str, Any], Sequence[torch.Tensor], Sequence[bool]],
+        Sequence[torch.Tensor | None],
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """A function on tensors that launches the kernels of a description.
+
+    Attributes:
+        name: of the function, and of the operation in torch's namespace.
+        candidates: (description, variant), best first; a call takes the first that its device can run at its sizes.
+        tensors, options, results: the arguments and results.
+        kinds: types of elements that tensors without a kind of their own may have; () for those of the descriptions.
+        constants: inputs of the description that follow from its sizes.
+        fixed: options of the description that are always the same.
+        random: the kernel draws random numbers. The last argument is the seed, which by default comes from torch's generator, and
+            the last result is the seed that was used.
+        autocast: the type that autocast converts tensors to: ``"f32"``, ``"lower"`` for the 16-bit type of the context,
+            ``"widest"`` for the widest type of the arguments, "" for no conversion.
+        gradient: the derivative; None if there is none.
+        namespace: in which the operation is registered.
+    """
+
+    name: str
+    candidates: tuple[tuple[str | type[Workload], str], ...]
+    tensors: tuple[TensorArgument, ...]
+    options: tuple[Option, ...]
+    results: tuple[Result, ...]
+    kinds: tuple[str, ...] = ()
+    constants: Callable[[Any], Mapping[str, np.ndarray[Any, Any]]] | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    random: Callable[[Mapping[str, Any]], bool] | None = None
+    autocast: Literal["", "f32", "lower", "widest"] = "widest"
+    gradient: Gradient | None = None
+    namespace: str = "ptxkit"
+
+    # -- what the parts say together ---------------------------------------------------------------------------------
+
+    @property
+    def visible(self) -> int:
+        """Number of results that the function returns."""
+        return sum(not result.saved for result in self.results)
+
+    @property
+    def trains(self) -> bool:
+        """Whether some results are only computed for a derivative."""
+        return self.visible < len(self.results)
+
+    @cached_property
+    def schema(self) -> str:
+        """The schema for torch.library: tensors, options, whether to train, the seed."""
+        arguments = [f"Tensor {t.name}" for t in self.tensors]
+        arguments += [f"{o.schema_type} {o.name}" for o in self.options]
+        arguments += ["bool training"] * self.trains + ["int? seed"] * (self.random is not None)
+        results = ["Tensor"] * (len(self.results) + (self.random is not None))
+        return f"({', '.join(arguments)}) -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
+
+    @cached_property
+    def classes(self) -> tuple[tuple[type[Workload], Variant], ...]:
+        """The candidates as classes and variants."""
+        found = ((registry.get(w) if isinstance(w, str) else w, variant) for w, variant in self.candidates)
+        return tuple((workload, workload.variant(variant)) for workload, variant in found)
+
+    @cached_property
+    def element_kinds(self) -> tuple[str, ...]:
+        """Types of elements that the operation takes."""
+        if self.kinds:
+            return self.kinds
+        offered: dict[str, None] = {}
+        for workload, _ in self.classes:
+            offered |= dict.fromkeys(typing.get_args(workload.option_types().get("dtype", Literal["f32"])))
+        return tuple(offered)
+
+    # -- shapes and types --------------------------------------------------------------------------------------------
+
+    def sizes(self, tensors: Sequence[torch.Tensor]) -> tuple[Sizes, str]:
+        """The sizes and the type of elements that follow from the arguments.
+
+        Raises:
+            UsageError: names an argument with a wrong shape, type or device.
+        """
+        sizes, kind = Sizes(), ""
+        first = tensors[0] if tensors else None
+        for argument, tensor in zip(self.tensors, tensors, strict=True):
+            what = f"{self.name}: {argument.name}"
+            if tensor.layout is not torch.strided:
+                raise UsageError(f"{what} is a tensor with the layout {tensor.layout}; pass {argument.name}.to_dense()")
+            found = KINDS.get(tensor.dtype, "")
+            allowed = (argument.kind,) if argument.kind else self.element_kinds
+            if found not in allowed:
+                known = ", ".join(str(torch_dtype(k)) for k in allowed)
+                raise UsageError(f"{what} has the type {tensor.dtype}, but must have {'one of ' * (len(allowed) > 1)}{known}")
+            if not argument.kind:
+                if kind and found != kind:
+                    origin = next(a.name for a in self.tensors if not a.kind)
+                    raise UsageError(f"{what} has the type {tensor.dtype}, but {origin} has {torch_dtype(kind)}")
+                kind = found
+            assert first is not None
+            if tensor.device != first.device:
+                raise UsageError(f"{what} is on {tensor.device}, but {self.tensors[0].name} is on {first.device}")
+            match(self.name, argument.name, argument.shape, tensor.shape, sizes)
+        return sizes, kind or self.element_kinds[0]
+
+    def check_option(self, option: Option, value: Any) -> Any:
+        """The value of an option, converted to its type; UsageError if that is not possible."""
+        return option_value(self.name, option.name, option.kind, value)
+
+    def shapes(self, sizes: Sizes, kind: str, training: bool) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of each result."""
+        return [
+            (shape_of(r.shape, sizes) if training or not r.saved else (0,), torch_dtype(r.kind or kind))
+            for r in self.results
+        ]
+
+    # -- execution ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _plans(self) -> dict[Any, Plan | Zeros]:
+        return {}
+
+    @cached_property
+    def _lock(self) -> threading.RLock:
+        return threading.RLock()
+
+    def execute(self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool, seed: int = 0) -> list[torch.Tensor]:
+        """The results that are computed, on the current stream.
+
+        Raises:
+            UsageError: names the argument that is wrong. CompileError, FaultError: the kernel does not compile, or failed.
+        """
+        key: list[Any] = [training]
+        for tensor in tensors:
+            key += (tensor.shape, tensor.dtype, tensor.device)
+        if self._by_value:
+            values = [options[i] for i in self._by_value]
+            key += (o for i, o in enumerate(options) if i not in self._by_value)
+        else:
+            values = []
+            key += options
+        if self.random is not None:
+            values = [*values, seed]
+        known = tuple(key)
+        plan = self._plans.get(known)
+        if plan is None:
+            plan = self._planned(known, tensors, options, training)
+        return plan(tensors, values)
+
+    @cached_property
+    def _by_value(self) -> tuple[int, ...]:
+        """Positions of the options that are passed by value."""
+        return tuple(i for i, option in enumerate(self.options) if option.value)
+
+    def _planned(self, key: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool) -> Plan | Zeros:
+        with self._lock:  # one thread compiles
+            if key not in self._plans:
+                made = self.plan(tensors, options, training)
+                while len(self._plans) >= KEPT_PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[key] = made
+            return self._plans[key]
+
+    def plan(self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool) -> Plan | Zeros:
+        """A plan for tensors of these shapes and types.
+
+        Raises:
+            UsageError: names the argument that is wrong. CompileError: the kernel does not compile.
+        """
+        sizes, kind = self.sizes(tensors)
+        device = tensors[0].device
+        checked = {o.name: self.check_option(o, v) for o, v in zip(self.options, options, strict=True)}
+        inputs = {
+            a.input: (flat(a.memory or a.shape, sizes), numpy_dtype(t.dtype)) for a, t in zip(self.tensors, tensors, strict=True)
+        }
+        shapes = zip(self.results, self.shapes(sizes, kind, training), strict=True)
+        outputs = {r.name: shape for r, shape in shapes if training or not r.saved}
+        values = {o.target or o.name: dtype_of(o.value) for o in self.options if o.value}
+        if self.random is not None:
+            values["seed"] = np.dtype(np.uint64)
+        if 0 in sizes.values.values():
+            return Zeros(Layout(inputs, outputs), device)
+        where = device_of(device)
+        candidates = []
+        for workload, variant in self.classes:
+            known = workload.fields()
+            fields = {n: v for n, v in sizes.values.items() if n in known}
+            fields |= {o.target or o.name: checked[o.name] for o in self.options if not o.value}
+            fields |= {"dtype": kind} if "dtype" in known else {}
+            fields |= {"training": training} if self.trains else {}
+            if "dtype" not in known or kind in typing.get_args(workload.option_types()["dtype"]):
+                candidates.append((workload(**{**fields, **self.fixed}), variant))
+        resolved = chosen(candidates, where)
+        made = resolved.workload
+        constants = self.constants(made) if self.constants is not None else {}
+        return Plan(self.name, resolved, Layout(inputs, outputs, constants, values, lambda: by_value(made)), device)
+
+    # -- registration ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def registered(self) -> Any:
+        """The operation of ``torch.library``; made at the first use."""
+        with self._lock:
+            return self._register()
+
+    def _register(self) -> Any:
+        count, chosen_ = len(self.tensors), len(self.options)
+        tags = (torch.Tag.nondeterministic_seeded,) if self.random is not None else ()
+
+        def split(args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], bool, int | None]:
+            rest = list(args[count + chosen_ :])
+            training = bool(rest.pop(0)) if self.trains else False
+            return args[:count], args[count : count + chosen_], training, rest.pop(0) if rest else None
+
+        def returned(results: list[torch.Tensor]) -> Any:
+            return results[0] if len(results) == 1 else tuple(results)
+
+        def implementation(*args: Any) -> Any:
+            tensors, options, training, seed = split(args)
+            used = self.drawn(options, seed)
+            results = self.execute(tensors, options, training, used)
+            if self.trains and not training:
+                missing = (r for r in self.results if r.saved)
+                results += [tensors[0].new_empty(0, dtype=torch_dtype(r.kind) if r.kind else None) for r in missing]
+            if self.random is not None:
+                results.append(torch.tensor(used, dtype=torch.int64))
+            return returned(results)
+
+        def fake(*args: Any) -> Any:
+            tensors, options, training, _ = split(args)
+            for option, value in zip(self.options, options, strict=True):
+                if isinstance(value, (str, bool)):
+                    self.check_option(option, value)
+            sizes, kind = self.sizes(tensors)
+            shapes = self.shapes(sizes, kind, training)
+            results = [tensors[0].new_empty(shape, dtype=dtype) for shape, dtype in shapes]
+            if self.random is not None:
+                results.append(torch.empty((), dtype=torch.int64, device="cpu"))
+            return returned(results)
+
+        def refuse(*_: Any) -> Any:
+            raise NotImplementedError(
+                f"ptxkit.torch.{self.name} does not support torch.func.vmap; its arguments may have any number of leading "
+                "dimensions, so that a batch can be passed as one of them"
+            )
+
+        made = torch.library.custom_op(
+            f"{self.namespace}::{self.name}", implementation, mutates_args=(), schema=self.schema, tags=tags
+        )
+        made.register_fake(fake)
+        made.register_vmap(refuse)
+        self._register_gradient(made, split)
+        return made._opoverload
+
+    def _register_gradient(self, made: Any, split: Callable[..., Any]) -> None:
+        gradient, count = self.gradient, len(self.tensors)
+        names = [*(t.name for t in self.tensors), *(o.name for o in self.options)]
+
+        def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+            if gradient is None:
+                return
+            tensors, options, training, _ = split(inputs)
+            results = (output,) if isinstance(output, torch.Tensor) else output
+            by_name = dict(zip([*(r.name for r in self.results), "seed"], results, strict=False))
+            ctx.options = dict(zip((o.name for o in self.options), options, strict=True))
+            ctx.complete = training or not self.trains
+            ctx.count = len(inputs)
+            if ctx.complete:
+                arguments = dict(zip(names, (*tensors, *options), strict=True))
+                ctx.save_for_backward(*gradient.save(arguments, by_name))
+
+        def backward(ctx: Any, *grads: Any) -> Any:
+            if gradient is None:
+                raise NotImplementedError(f"ptxkit.torch.{self.name} {self.without_gradient}")
+            if not ctx.complete:
+                raise RuntimeError(f"{self.namespace}::{self.name}: pass training=True to compute its derivative later")
+            wanted = ctx.needs_input_grad[:count]
+            found = gradient.compute(ctx.saved_tensors, ctx.options, grads[: self.visible], wanted)
+            kept = [g if needed else None for g, needed in zip(found, wanted, strict=True)]
+            return (*kept, *[None] * (ctx.count - count))
+
+        made.register_autograd(backward, setup_context=keep)
+
+    @property
+    def without_gradient(self) -> str:
+        """Why there is no derivative, as the end of a sentence."""
+        if self.name.endswith("_backward"):
+            return "has no derivative: derivatives of derivatives (double backward) are not implemented"
+        return "has no derivative; detach its result, or call it under torch.no_grad()"
+
+    def converted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors, in the types that autocast gives to the operation; those of other than floating-point types unchanged."""
+        floats = [t.dtype for t, a in zip(tensors, self.tensors, strict=True) if not a.kind and t.is_floating_point()]
+        dtype = torch.float32
+        if self.autocast == "lower":
+            dtype = torch.get_autocast_dtype(tensors[0].device.type)
+        elif self.autocast == "widest":
+            dtype = functools.reduce(torch.promote_types, floats) if floats else dtype
+        return [
+            t.to(dtype) if not a.kind and t.is_floating_point() else t for t, a in zip(tensors, self.tensors, strict=True)
+        ]
+
+    def drawn(self, options: Sequence[Any], seed: int | None) -> int:
+        """The seed of a call: the one that is given, or one from torch's default generator if random numbers are needed."""
+        if self.random is None:
+            return 0
+        if seed is None:
+            named = dict(zip((o.name for o in self.options), options, strict=True))
+            return int(torch.randint(0, 1 << 62, ())) if self.random(named) else 0
+        if not 0 <= seed < 1 << 63:
+            raise UsageError(f"{self.name}: seed must be a number from 0 to 2^63 - 1, not {seed}")
+        return seed
+
+
+def by_value(workload: Workload) -> dict[str, Any]:
+    """The inputs of a description that are passed by value; they depend on its options and not on its sizes."""
+    small = type(workload)(**{**workload.options, **workload.emulator_sizes})
+    given = small.inputs(np.random.default_rng(0))
+    return {name: value for name, value in given.items() if np.ndim(value) == 0}
+
+
+def function_of(operation: Operation) -> Callable[..., Any]:
+    """The function that calls an operation: with tensors, options and, if it is random, the seed.
+
+    On tensors of a GPU that need no derivative, the launch takes place without torch's dispatcher, which costs more time than the
+    launch. Where something observes or transforms operations (torch.compile, autograd, dispatch modes, functorch, autocast), the
+    call goes through the dispatcher.
+    """
+    count, visible, trains, random = len(operation.tensors), operation.visible, operation.trains, operation.random is not None
+    names = [t.name for t in operation.tensors]
+    chosen_ = len(operation.options)
+
+    def call(*args: Any) -> Any:
+        tensors = args[:count]
+        if not torch.compiler.is_compiling():
+            for name, tensor in zip(names, tensors, strict=True):
+                if not isinstance(tensor, torch.Tensor):
+                    raise UsageError(f"{operation.name}: {name} must be a tensor, not {type(tensor).__name__}")
+            if is_direct(tensors):  # not under autocast
+                seed = operation.drawn(args[count : count + chosen_], args[-1]) if random else 0
+                results = operation.execute(tensors, args[count : count + chosen_], False, seed)
+                return results[0] if visible == 1 else tuple(results)
+        if operation.autocast and torch.is_autocast_enabled(tensors[0].device.type):
+            args = (*operation.converted(tensors), *args[count:])
+        if trains:
+            training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+            at = count + chosen_
+            args = (*args[:at], training, *args[at:])
+        found = operation_call(*args)
+        if visible == 1:
+            return found if isinstance(found, torch.Tensor) else found[0]
+        return found[:visible]
+
+    operation_call = operation.registered
+    return call
+
+
+def is_direct(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a call may bypass torch's dispatcher: on a GPU, without a derivative, with nothing that observes the call."""
+    grad = torch.is_grad_enabled()
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN or not tensor.is_cuda or (grad and tensor.requires_grad) or tensor.is_neg():
+            return False
+    return not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._is_any_autocast_enabled()
+    )

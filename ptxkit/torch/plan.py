@@ -1,0 +1,271 @@
+"""A kernel that is compiled for the shapes and types of some tensors, and launched on the memory of others of the same kind.
+
+A :class:`Plan` is made once for each shape, type, device and set of options. A call then allocates results and temporaries with
+torch, writes addresses into prepared launches, and launches them on torch's current stream. Tensors in host memory are copied to
+the memory of the emulator and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError, UsageError
+from ptxkit.runtime.arguments import Slot
+from ptxkit.runtime.device import Device
+from ptxkit.runtime.device import device as open_device
+from ptxkit.runtime.kernel import OpenLaunch
+from ptxkit.targets import lowest_target, missing
+from ptxkit.torch.dtypes import host_view
+from ptxkit.workload.build import compiled
+from ptxkit.workload.execute import lacking, launch_arguments
+from ptxkit.workload.launch import Generated, array_spec
+from ptxkit.workload.resolve import ResolvedVariant, resolve
+from ptxkit.workload.variant import Variant
+from ptxkit.workload.workload import Workload
+
+ALIGNMENT = 16  # bytes: kernels access memory in vectors of 128 bits, and TMA requires as much
+TEMPORARY_ALIGNMENT = 256  # bytes: what cuMemAlloc guarantees
+
+
+def device_of(device: torch.device) -> Device:
+    """The device on which the kernels for tensors on a device of torch run: its GPU, or for the CPU the emulator.
+
+    Raises:
+        UnavailableError: the device is neither.
+    """
+    if device.type == "cpu":
+        return open_device("emulator")
+    if device.type == "cuda":
+        return open_device("gpu", torch.cuda.current_device() if device.index is None else device.index)
+    raise UnavailableError(f"kernels run on tensors of cuda, and of cpu in the emulator, not of {device}")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a plan is made for.
+
+    Attributes:
+        inputs: names of the description's inputs that are tensors, in the order of the call, with shape and dtype.
+        outputs: names of the description's outputs, in the order of the results, with the shape and dtype of the result.
+        constants: inputs whose values follow from the sizes, such as the starts of sequences.
+        values: inputs that are passed by value and given at each call, with their dtype.
+        scalars: a function that returns the other inputs that are passed by value.
+    """
+
+    inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    outputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    values: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    scalars: Callable[[], Mapping[str, Any]] = dict
+
+
+def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> ResolvedVariant:
+    """The first candidate that the device can run at its sizes, resolved.
+
+    Raises:
+        PtxkitError: none can; the error is that of the last candidate.
+    """
+    error: PtxkitError | None = None
+    for workload, variant in candidates:
+        default = device.target or lowest_target(())
+        target = default if device.target or missing(variant.requires, default) is None else None
+        try:
+            if reason := lacking(variant, device, workload.name):
+                raise UnavailableError(reason)
+            return resolve(workload, variant, target, device=device)
+        except (UnavailableError, UsageError) as refused:
+            error = refused
+    assert error is not None
+    raise error
+
+
+class Plan:
+    """Compiled launches for tensors of one layout on one device.
+
+    Args:
+        name: of the operation, for messages.
+        resolved: the variant to launch.
+        layout: shapes, types and names.
+        device: of the tensors.
+
+    Raises:
+        CompileError, LaunchError, DescriptionError: the variant cannot be compiled or launched.
+    """
+
+    def __init__(self, name: str, resolved: ResolvedVariant, layout: Layout, device: torch.device) -> None:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                f"{name}: the first call with these shapes and types compiles and loads a kernel, which a CUDA graph cannot "
+                "capture; call it once before the capture"
+            )
+        self.name = name
+        self.layout = layout
+        self.device = device
+        self._device = device_of(device)
+        self._inputs = tuple(layout.inputs)
+        # an output with the name of an input is updated in place, in a copy
+        self._copied = tuple(self._inputs.index(n) if n in layout.inputs else None for n in layout.outputs)
+        self._new = tuple(n for n in layout.outputs if n not in layout.inputs)
+        self._values = tuple(layout.values)
+        self._temporaries: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self._constants = {n: self._device.upload(np.ascontiguousarray(a), n) for n, a in layout.constants.items()}
+        self._launches = self._open(resolved)
+        self._offsets, self._scratch = _offsets(self._temporaries.values())
+        self._index = device.index if device.index is not None else 0
+
+    def _open(self, resolved: ResolvedVariant) -> tuple[OpenLaunch, ...]:
+        workload, layout = resolved.workload, self.layout
+        declared = {n: array_spec(s) for n, s in workload.temporaries().items()}
+        # values of a call: inputs, new outputs, values, then temporaries in the order of their first use
+        order = [*self._inputs, *self._new, *self._values]
+        outputs = {n: array_spec(s) for n, s in workload.outputs().items()}
+        scalars: Mapping[str, Any] | None = None
+
+        def named(name: str) -> Any:
+            nonlocal scalars
+            if name in self._constants:
+                return self._constants[name]
+            if name in layout.values:
+                return Slot(order.index(name), layout.values[name])
+            if name in layout.inputs:
+                shape, dtype = layout.inputs[name]
+                return Slot(order.index(name), dtype, shape)
+            if name in outputs and name in self._new:
+                shape, dtype = outputs[name]
+                return Slot(order.index(name), dtype, shape)
+            if name in declared or name in outputs:  # an output that the operation does not return
+                if name not in self._temporaries:
+                    self._temporaries[name] = declared.get(name) or outputs[name]
+                    order.append(name)
+                shape, dtype = self._temporaries[name]
+                return Slot(order.index(name), dtype, shape)
+            if scalars is None:
+                scalars = layout.scalars()
+            if name in scalars:
+                return scalars[name]
+            raise DescriptionError(f"{workload.name}: no input, output or temporary is called {name!r}")
+
+        built = compiled(resolved)
+        modules = {image.key: self._device.load(image) for image in built.images}
+        launches = []
+        for step in built.steps:
+            if isinstance(step.launch.source, Generated):
+                raise UsageError(f"{self.name}: {step.launch.source} generates its source, and cannot become an operation")
+            kernel, launch = modules[step.image.key][step.launch.entry], step.launch
+            launches.append(
+                kernel.unbound(
+                    *launch_arguments(kernel, launch, named),
+                    grid=launch.grid,
+                    block=launch.block,
+                    shared=launch.shared,
+                    cluster=launch.cluster,
+                    cooperative=launch.cooperative,
+                )
+            )
+        return tuple(launches)
+
+    def __call__(self, tensors: Sequence[torch.Tensor], values: Sequence[Any] = ()) -> list[torch.Tensor]:
+        """The results for tensors of the layout, on torch's current stream.
+
+        Args:
+            tensors: the inputs, with any strides.
+            values: those that are passed by value.
+        """
+        if self.device.type == "cpu":
+            return self._emulated(tensors, values)
+        if torch._C._cuda_getDevice() != self._index:
+            with torch.cuda.device(self._index):
+                return self._launched(tensors, values)
+        return self._launched(tensors, values)
+
+    def _launched(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> list[torch.Tensor]:
+        given, arguments = list(tensors), []
+        results = self._results(given)
+        for tensor in given:
+            address = tensor.data_ptr()
+            if address % ALIGNMENT or not tensor.is_contiguous():
+                tensor = _aligned(tensor)
+                results.append(tensor)  # alive until all launches are queued
+                address = tensor.data_ptr()
+            arguments.append(address)
+        count = len(self._copied)
+        for result, copied in zip(results[:count], self._copied, strict=True):
+            if copied is None:
+                arguments.append(result.data_ptr())
+        arguments += values
+        if self._scratch:
+            scratch = torch.empty(self._scratch, dtype=torch.uint8, device=self.device)
+            base = scratch.data_ptr()
+            arguments += [base + offset for offset in self._offsets]
+        stream = torch._C._cuda_getCurrentRawStream(self._index)
+        for launch in self._launches:
+            launch(arguments, stream)
+        return results[:count]
+
+    def _results(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """New tensors for the results. A copy of an input that is updated takes its place in ``given``."""
+        results = []
+        for (shape, dtype), copied in zip(self.layout.outputs.values(), self._copied, strict=True):
+            if copied is None:
+                results.append(torch.empty(shape, dtype=dtype, device=self.device))
+            else:
+                given[copied] = _aligned(given[copied])
+                results.append(given[copied])
+        return results
+
+    def _emulated(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> list[torch.Tensor]:
+        device, outputs = self._device, self.layout.outputs
+        given = [tensor.detach() for tensor in tensors]
+        results = self._results(given)
+        inputs = [device.upload(host_view(t.contiguous()), n) for n, t in zip(self._inputs, given, strict=True)]
+        copies = iter(zip(outputs, results, self._copied, strict=True))
+        arrays = [inputs[c] if c is not None else device.empty(r.shape, host_view(r).dtype, n) for n, r, c in copies]
+        made = [array for array, copied in zip(arrays, self._copied, strict=True) if copied is None]
+        scratch = [device.empty(shape, dtype, n) for n, (shape, dtype) in self._temporaries.items()]
+        addresses = [array.address for array in (*inputs, *made)]
+        arguments = [*addresses, *values, *(array.address for array in scratch)]
+        for launch in self._launches:
+            launch(arguments, 0)
+        device.synchronize()
+        for result, array in zip(results, arrays, strict=True):
+            if array.nbytes:
+                array.memory.read(array.address, host_view(result))
+        return results
+
+
+class Zeros:
+    """Takes the place of a plan if there is nothing to compute, because a size is 0: all results are zeros."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.device = device
+
+    def __call__(self, tensors: Sequence[torch.Tensor], values: Sequence[Any] = ()) -> list[torch.Tensor]:
+        """The results: a copy of an input that would be updated, zeros for others."""
+        names = list(self.layout.inputs)
+        return [
+            _aligned(tensors[names.index(name)])
+            if name in self.layout.inputs
+            else torch.zeros(shape, dtype=dtype, device=self.device)
+            for name, (shape, dtype) in self.layout.outputs.items()
+        ]
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy in memory of its own."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _offsets(arrays: Any) -> tuple[tuple[int, ...], int]:
+    """The offset of each array in one allocation of all, and its size in bytes."""
+    at, offsets = 0, []
+    for shape, dtype in arrays:
+        offsets.append(at)
+        at += -(-prod(shape) * dtype.itemsize // TEMPORARY_ALIGNMENT) * TEMPORARY_ALIGNMENT
+    return tuple(offsets), at
