@@ -23,7 +23,6 @@ from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
 from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of
 from ptxkit.torch.shapes import Sizes, flat, match, shape_of
 from ptxkit.workload import registry
-from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.values import option_value
 from ptxkit.workload.variant import Variant
 from ptxkit.workload.workload import Workload
@@ -69,15 +68,15 @@ class Option:
         kind: bool, int, float, str or a Literal.
         default: its value if it is not given.
         target: the size or option of the description; "" for the same name.
-        value: type in a description's words of a number that the kernel takes by value at each call, and of which the kernel's
-            code does not depend; "" for an option of the description.
+        by_value: kernels take numbers that follow from it by value (``Operation.values``), so that their code does not depend on
+            it, and each call may have another.
     """
 
     name: str
     kind: Any
     default: Any
     target: str = ""
-    value: str = ""
+    by_value: bool = False
 
     @property
     def schema_type(self) -> str:
@@ -129,6 +128,7 @@ class Operation:
         tensors, options, results: the arguments and results.
         kinds: types of elements that tensors without a kind of their own may have; () for those of the descriptions.
         constants: inputs of the description that follow from its sizes.
+        values: options by name -> the inputs of the description that kernels take by value and that differ between calls.
         fixed: options of the description that are always the same.
         random: the kernel draws random numbers. The last argument is the seed, which by default comes from torch's generator, and
             the last result is the seed that was used.
@@ -145,6 +145,7 @@ class Operation:
     results: tuple[Result, ...]
     kinds: tuple[str, ...] = ()
     constants: Callable[[Any], Mapping[str, np.ndarray[Any, Any]]] | None = None
+    values: Callable[[Mapping[str, Any]], Mapping[str, np.generic]] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     random: Callable[[Mapping[str, Any]], bool] | None = None
     autocast: Literal["", "f32", "lower", "widest"] = "widest"
@@ -185,7 +186,7 @@ class Operation:
             return self.kinds
         offered: dict[str, None] = {}
         for workload, _ in self.classes:
-            offered |= dict.fromkeys(typing.get_args(workload.option_types().get("dtype", Literal["f32"])))
+            offered |= dict.fromkeys(kinds_of(workload))
         return tuple(offered)
 
     # -- shapes and types --------------------------------------------------------------------------------------------
@@ -248,14 +249,14 @@ class Operation:
         key: list[Any] = [training]
         for tensor in tensors:
             key += (tensor.shape, tensor.dtype, tensor.device)
-        if self._by_value:
-            values = [options[i] for i in self._by_value]
+        values: list[Any] = []
+        if self.values is not None:
+            values += (value.item() for value in self.values(self.named(options)).values())
             key += (o for i, o in enumerate(options) if i not in self._by_value)
         else:
-            values = []
             key += options
         if self.random is not None:
-            values = [*values, seed]
+            values.append(seed)
         known = tuple(key)
         plan = self._plans.get(known)
         if plan is None:
@@ -265,7 +266,11 @@ class Operation:
     @cached_property
     def _by_value(self) -> tuple[int, ...]:
         """Positions of the options that are passed by value."""
-        return tuple(i for i, option in enumerate(self.options) if option.value)
+        return tuple(i for i, option in enumerate(self.options) if option.by_value)
+
+    def named(self, options: Sequence[Any]) -> dict[str, Any]:
+        """The options by name."""
+        return dict(zip((option.name for option in self.options), options, strict=True))
 
     def _planned(self, key: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool) -> Plan | Zeros:
         with self._lock:  # one thread compiles
@@ -290,7 +295,7 @@ class Operation:
         }
         shapes = zip(self.results, self.shapes(sizes, kind, training), strict=True)
         outputs = {r.name: shape for r, shape in shapes if training or not r.saved}
-        values = {o.target or o.name: dtype_of(o.value) for o in self.options if o.value}
+        values = {n: v.dtype for n, v in self.values(checked).items()} if self.values is not None else {}
         if self.random is not None:
             values["seed"] = np.dtype(np.uint64)
         if 0 in sizes.values.values():
@@ -300,10 +305,10 @@ class Operation:
         for workload, variant in self.classes:
             known = workload.fields()
             fields = {n: v for n, v in sizes.values.items() if n in known}
-            fields |= {o.target or o.name: checked[o.name] for o in self.options if not o.value}
+            fields |= {o.target or o.name: checked[o.name] for o in self.options if not o.by_value}
             fields |= {"dtype": kind} if "dtype" in known else {}
-            fields |= {"training": training} if self.trains else {}
-            if "dtype" not in known or kind in typing.get_args(workload.option_types()["dtype"]):
+            fields |= {"training": training} if "training" in known else {}
+            if kind in kinds_of(workload):
                 candidates.append((workload(**{**fields, **self.fixed}), variant))
         resolved = chosen(candidates, where)
         made = resolved.workload
@@ -377,7 +382,7 @@ class Operation:
             tensors, options, training, _ = split(inputs)
             results = (output,) if isinstance(output, torch.Tensor) else output
             by_name = dict(zip([*(r.name for r in self.results), "seed"], results, strict=False))
-            ctx.options = dict(zip((o.name for o in self.options), options, strict=True))
+            ctx.options = self.named(options)
             ctx.complete = training or not self.trains
             ctx.count = len(inputs)
             if ctx.complete:
@@ -420,11 +425,17 @@ class Operation:
         if self.random is None:
             return 0
         if seed is None:
-            named = dict(zip((o.name for o in self.options), options, strict=True))
-            return int(torch.randint(0, 1 << 62, ())) if self.random(named) else 0
+            return int(torch.randint(0, 1 << 62, ())) if self.random(self.named(options)) else 0
         if not 0 <= seed < 1 << 63:
             raise UsageError(f"{self.name}: seed must be a number from 0 to 2^63 - 1, not {seed}")
         return seed
+
+
+def kinds_of(workload: type[Workload]) -> tuple[str, ...]:
+    """Types of elements of a description: those of its option ``dtype``, its attribute ``dtype``, or f32."""
+    if "dtype" in workload.option_types():
+        return typing.get_args(workload.option_types()["dtype"])
+    return (str(getattr(workload, "dtype", "f32")),)
 
 
 def by_value(workload: Workload) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ptxkit.runtime.device import Device
 from ptxkit.runtime.device import device as open_device
 from ptxkit.runtime.kernel import OpenLaunch
 from ptxkit.targets import lowest_target, missing
-from ptxkit.torch.dtypes import host_view
+from ptxkit.torch.dtypes import host_view, numpy_dtype
 from ptxkit.workload.build import compiled
 from ptxkit.workload.execute import lacking, launch_arguments
 from ptxkit.workload.launch import Generated, array_spec
@@ -124,7 +124,9 @@ class Plan:
         declared = {n: array_spec(s) for n, s in workload.temporaries().items()}
         # values of a call: inputs, new outputs, values, then temporaries in the order of their first use
         order = [*self._inputs, *self._new, *self._values]
-        outputs = {n: array_spec(s) for n, s in workload.outputs().items()}
+        # a description need not declare outputs with the shape and type of its inputs
+        outputs = {n: (shape, numpy_dtype(dtype)) for n, (shape, dtype) in layout.outputs.items()}
+        outputs |= {n: array_spec(s) for n, s in workload.outputs().items()}
         scalars: Mapping[str, Any] | None = None
 
         def named(name: str) -> Any:

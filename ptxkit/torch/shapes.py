@@ -1,7 +1,7 @@
 """Shapes of tensors as patterns: from the shapes of its arguments follow the sizes of a kernel, and the shapes of its results.
 
-A pattern names the dimensions of a tensor: ``"n k"`` is a matrix. A first name with a star, as in ``"*rows cols"``, stands for
-any number of leading dimensions, none included; its size is their product.
+A pattern names the dimensions of a tensor: ``"n k"`` is a matrix. A name with a star, as in ``"*rows cols"``, stands for any
+number of dimensions, none included; its size is their product.
 """
 
 from __future__ import annotations
@@ -53,17 +53,19 @@ def match(operation: str, argument: str, pattern: str, shape: Sequence[Any], siz
         UsageError: the shape does not have the form of the pattern, or contradicts another argument.
     """
     names = pattern.split()
-    starred = bool(names) and names[0].startswith("*")
-    fixed = names[1:] if starred else names
-    if len(shape) < len(fixed) or (not starred and len(shape) > len(fixed)):
+    star = next((i for i, name in enumerate(names) if name.startswith("*")), None)
+    fixed = [name for name in names if not name.startswith("*")]
+    more = len(shape) - len(fixed)
+    if more < 0 or (star is None and more):
         raise UsageError(f"{operation}: {argument} has the shape {shown(shape)}, but must be {described(pattern)}")
-    split = len(shape) - len(fixed)
-    if starred:
-        name, leading = names[0][1:], tuple(shape[:split])
+    dimensions = list(shape)
+    if star is not None:
+        name, leading = names[star][1:], tuple(shape[star : star + more])
+        dimensions[star : star + more] = []
         known = sizes.leading.setdefault(name, leading)
+        sizes.values.setdefault(name, product(leading))
         _agree(operation, argument, name, shape, sizes, len(known) == len(leading) and all(map(_same, known, leading)))
-        sizes.values[name] = product(leading)
-    for name, value in zip(fixed, shape[split:], strict=True):
+    for name, value in zip(fixed, dimensions, strict=True):
         known_value = sizes.values.setdefault(name, value)
         _agree(operation, argument, name, shape, sizes, _same(known_value, value))
 

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
-from ptxkit.torch.operation import Gradient, Operation, Option, Result, TensorArgument, function_of
+from ptxkit.torch.operation import Gradient, Operation, Option, Result, TensorArgument, by_value, function_of
+from ptxkit.workload import registry
 
 ROW_VARIANTS = ("persistent", "vectorized", "fused")
 """Variants of the row kernels, best first: the first takes long rows only, the last any."""
@@ -96,5 +99,412 @@ NORMS = (
     ),
 )
 
-OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (*NORMS,)}
+
+# -- softmax and other row kernels ---------------------------------------------------------------------------------------
+
+
+def _softmax_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    y, seed = kept
+    dy = grads[0]
+    if options["p"]:  # y without dropout was kept; dy is dropped and scaled as the result was
+        dy = dropped(dy, options["p"], seed)
+    return (CALLS["softmax_backward"](y, dy, 1.0),)
+
+
+def _kept_by_softmax(given: Named, made: Mapping[str, torch.Tensor]) -> Kept:
+    return (CALLS["softmax"](given["x"], 0.0, 0) if given["p"] else made["y"], made["seed"])
+
+
+def _masked_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    (y,) = kept
+    scores, mask = (
+        CALLS["softmax_backward"](y, grads[0], scale) if needed else None
+        for scale, needed in zip((options["scale"], 1.0), wanted, strict=True)
+    )
+    return scores, mask
+
+
+def _l2norm_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    """x / sqrt(sum + eps) is rmsnorm with weights 1 / sqrt(cols) and eps / cols."""
+    (x,) = kept
+    cols = x.shape[-1]
+    weight = x.new_full((cols,), cols**-0.5)
+    _, rstd = OPERATIONS["rmsnorm"].registered(x, weight, options["eps"] / cols, True)
+    return (CALLS["rmsnorm_backward"](grads[0], x, weight, rstd)[0],)
+
+
+def dropped(x: torch.Tensor, p: float, seed: torch.Tensor) -> torch.Tensor:
+    """Dropout of x with the mask that an operation has drawn from a seed."""
+    zeros, bias = torch.zeros_like(x), x.new_zeros(x.shape[-1])
+    found: torch.Tensor = CALLS["bias_dropout_residual"](x, bias, zeros, p, seed)
+    return found
+
+
+P = Option("p", float, 0.0)
+
+
+def drops(options: Named) -> bool:
+    """Whether dropout draws random numbers."""
+    return bool(options["p"])
+
+
+ROW_KERNELS = (
+    Operation(
+        "softmax",
+        of("softmax", ROW_VARIANTS),
+        (TensorArgument("x", ROWS),),
+        (P,),
+        (Result("y", ROWS),),
+        random=drops,
+        autocast="f32",
+        gradient=Gradient(_kept_by_softmax, _softmax_gradient),
+    ),
+    Operation(
+        "softmax_backward",
+        of("softmax_backward", ("vectorized", "fused")),
+        (TensorArgument("y", ROWS), TensorArgument("dy", ROWS)),
+        (Option("scale", float, 1.0),),
+        (Result("dx", ROWS),),
+    ),
+    Operation(
+        "scale_mask_softmax",
+        of("scale_mask_softmax", ROW_VARIANTS[1:]),
+        (TensorArgument("scores", ROWS, "s"), TensorArgument("mask", ROWS)),
+        (Option("scale", float, 1.0),),
+        (Result("y", ROWS),),
+        autocast="f32",
+        gradient=Gradient(lambda given, made: (made["y"],), _masked_gradient),
+    ),
+    Operation(
+        "l2norm",
+        of("fused_l2norm", ROW_VARIANTS),
+        (TensorArgument("x", ROWS),),
+        (Option("eps", float, 1e-12),),
+        (Result("y", ROWS),),
+        autocast="f32",
+        gradient=Gradient(lambda given, made: (given["x"],), _l2norm_gradient),
+    ),
+    Operation(
+        "layernorm_quantize",
+        of("layernorm_quantize", ("pipelined", *ROW_VARIANTS[1:])),
+        (TensorArgument("x", ROWS), TensorArgument("weight", "cols", "gamma"), TensorArgument("bias", "cols", "beta")),
+        (Option("eps", float, 1e-5),),
+        (Result("q", ROWS, "s8"), Result("scales", "*rows", "f32")),
+        autocast="f32",
+    ),
+)
+
+# -- element-wise kernels ------------------------------------------------------------------------------------------------
+
+ELEMENTS = "*n"
+SUM_ACTIVATION = Option("activation", Literal["gelu", "silu", "relu"], "gelu")
+
+
+def _activation_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    dx = CALLS["add_activation_backward"](grads[0], *kept, options.get("activation", "gelu"))
+    return dx, dx
+
+
+def _swiglu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    found: Kept = CALLS["swiglu_backward"](grads[0], *kept)
+    return found
+
+
+def _dropout_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    dx = dropped(grads[0], options["p"], kept[0]) if wanted[0] or wanted[1] else None
+    dbias = dx.flatten(0, -2).sum(0) if dx is not None and wanted[1] else None
+    return dx, dbias, grads[0]
+
+
+def _exponential_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    gradient = 2 * kept[0] * grads[0]
+    return gradient, gradient
+
+
+def _saxpy_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    return options["a"] * grads[0], grads[0]
+
+
+@lru_cache(maxsize=1024)
+def _steps(scale: float, zero_point: float) -> dict[str, np.generic]:
+    workload = registry.get("quantize_int8").of({"n": 1, "scale": scale, "zero_point": zero_point})  # type: ignore[dict-item]
+    return by_value(workload)
+
+
+ELEMENTWISE = (
+    Operation(
+        "add_gelu",
+        of("add_gelu", ("vectorized",)),
+        (TensorArgument("x", ELEMENTS), TensorArgument("y", ELEMENTS)),
+        (),
+        (Result("out", ELEMENTS),),
+        gradient=Gradient(lambda given, made: (given["x"], given["y"]), _activation_gradient),
+    ),
+    Operation(
+        "add_activation",
+        of("add_activation", ("vectorized",)),
+        (TensorArgument("x", ELEMENTS), TensorArgument("residual", ELEMENTS)),
+        (SUM_ACTIVATION,),
+        (Result("out", ELEMENTS),),
+        gradient=Gradient(lambda given, made: (given["x"], given["residual"]), _activation_gradient),
+    ),
+    Operation(
+        "add_activation_backward",
+        of("add_activation_backward", ("vectorized",)),
+        (TensorArgument("dy", ELEMENTS), TensorArgument("x", ELEMENTS), TensorArgument("residual", ELEMENTS)),
+        (SUM_ACTIVATION,),
+        (Result("dx", ELEMENTS),),
+    ),
+    Operation(
+        "add_mul_exp",
+        of("add_mul_exp", ("vectorized",)),
+        (TensorArgument("x", ELEMENTS), TensorArgument("y", ELEMENTS)),
+        (),
+        (Result("out", ELEMENTS),),
+        gradient=Gradient(lambda given, made: (made["out"],), _exponential_gradient),
+    ),
+    Operation(
+        "saxpy",
+        of("saxpy", ("vectorized",)),
+        (TensorArgument("x", ELEMENTS), TensorArgument("y", ELEMENTS)),
+        (Option("a", float, 1.0, by_value=True),),
+        (Result("y", ELEMENTS),),
+        values=lambda options: {"a": np.float32(options["a"])},
+        gradient=Gradient(lambda given, made: (), _saxpy_gradient),
+    ),
+    Operation(
+        "swiglu",
+        of("swiglu", ("vectorized",)),
+        (TensorArgument("gate", ROWS), TensorArgument("up", ROWS)),
+        (),
+        (Result("out", ROWS),),
+        gradient=Gradient(lambda given, made: (given["gate"], given["up"]), _swiglu_gradient),
+    ),
+    Operation(
+        "swiglu_backward",
+        of("swiglu_backward", ("vectorized",)),
+        (TensorArgument("dy", ROWS), TensorArgument("gate", ROWS), TensorArgument("up", ROWS)),
+        (),
+        (Result("dgate", ROWS), Result("dup", ROWS)),
+    ),
+    Operation(
+        "bias_dropout_residual",
+        of("bias_dropout_residual", ("vectorized", "fused")),
+        (TensorArgument("x", ROWS), TensorArgument("bias", "cols"), TensorArgument("residual", ROWS)),
+        (Option("p", float, 0.1),),
+        (Result("out", ROWS),),
+        random=drops,
+        gradient=Gradient(lambda given, made: (made["seed"],), _dropout_gradient),
+    ),
+    Operation(
+        "quantize_int8",
+        of("quantize_int8", ("vectorized",)),
+        (TensorArgument("x", ELEMENTS),),
+        (Option("scale", float, 1.0, by_value=True), Option("zero_point", float, 0.0, by_value=True)),
+        (Result("q", ELEMENTS, "s8"),),
+        values=lambda options: _steps(options["scale"], options["zero_point"]),
+    ),
+)
+
+# -- matrix products -----------------------------------------------------------------------------------------------------
+
+TENSOR_CORES = (
+    ("matmul_tcgen05", "step8_tma_store"),
+    ("matmul_wgmma", "step8_tma_store"),
+    ("matmul_mma", "step5_coalesced"),
+)
+"""Matrix products of 16-bit types, best first."""
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a b^T of matrices: a (m, k), b (n, k).
+
+    Kernels on tensor cores take rows of multiples of 16 bytes, so that zeros are appended where k or n has another length.
+    """
+    if a.dtype == torch.float32:
+        found: torch.Tensor = CALLS["matmul_f32"](a, b.t())
+        return found
+    n, k = b.shape
+    more_n, more_k = -n % 8, -k % 8
+    if more_k:
+        a = torch.nn.functional.pad(a, (0, more_k))
+    if more_n or more_k:
+        b = torch.nn.functional.pad(b, (0, more_k, 0, more_n))
+    c: torch.Tensor = CALLS["matmul_nt"](a, b)
+    return c[:, :n] if more_n else c
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """A tensor as a matrix, with its leading dimensions as one."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _linear_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    """Of c = a b^T: da = dc b and db = dc^T a, as products of the same form with transposed copies."""
+    a, b = kept
+    da = product(grads[0], b.t()) if wanted[0] else None
+    db = product(grads[0].t(), a.t()) if wanted[1] else None
+    return da, db
+
+
+def _matmul_f32_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    a, b = kept
+    da = CALLS["matmul_f32"](grads[0], b.t()) if wanted[0] else None
+    db = CALLS["matmul_f32"](a.t(), grads[0]) if wanted[1] else None
+    return da, db
+
+
+def _linear_gelu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    x, weight, bias = kept
+    dz = CALLS["add_activation_backward"](grads[0], product(x, weight), bias.expand_as(grads[0]), "gelu")
+    dx = product(dz, weight.t()) if wanted[0] else None
+    dw = product(dz.t(), x.t()) if wanted[1] else None
+    return dx, dw, dz.sum(0) if wanted[2] else None
+
+
+def _swiglu_ffn_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    x, gate, up, down = kept
+    dy = rows_of(grads[0])
+    x2 = rows_of(x)
+    g, u = product(x2, gate), product(x2, up)
+    dg, du = CALLS["swiglu_backward"](product(dy, down.t()), g, u)
+    dx = (product(dg, gate.t()) + product(du, up.t())).view(x.shape) if wanted[0] else None
+    dgate = product(dg.t(), x2.t()) if wanted[1] else None
+    dup = product(du.t(), x2.t()) if wanted[2] else None
+    return dx, dgate, dup, product(dy.t(), CALLS["swiglu"](g, u).t()) if wanted[3] else None
+
+
+def _kept(*names: str) -> Callable[[Named, Mapping[str, torch.Tensor]], Kept]:
+    """Keeps arguments and results by name."""
+    return lambda given, made: tuple(given[name] if name in given else made[name] for name in names)
+
+
+PRODUCTS = (
+    Operation(
+        "matmul_nt",
+        TENSOR_CORES,
+        (TensorArgument("a", "m k"), TensorArgument("b", "n k")),
+        (),
+        (Result("c", "m n"),),
+        kinds=("bf16", "f16"),
+        autocast="lower",
+        gradient=Gradient(_kept("a", "b"), _linear_gradient),
+    ),
+    Operation(
+        "linear_gelu",
+        TENSOR_CORES,
+        (TensorArgument("x", "m k", "a"), TensorArgument("weight", "n k", "b"), TensorArgument("bias", "n")),
+        (),
+        (Result("c", "m n"),),
+        kinds=("bf16", "f16"),
+        fixed={"epilogue": "bias_gelu"},
+        autocast="lower",
+        gradient=Gradient(_kept("x", "weight", "bias"), _linear_gelu_gradient),
+    ),
+    Operation(
+        "matmul_f32",
+        of("micro_tiling_matmul", ("step8_ring", "step6_warps", "step5_async", "step3_registers", "step1_naive")),
+        (TensorArgument("a", "m k"), TensorArgument("b", "k n")),
+        (),
+        (Result("c", "m n"),),
+        autocast="",
+        gradient=Gradient(_kept("a", "b"), _matmul_f32_gradient),
+    ),
+    Operation(
+        "swiglu_ffn",
+        of("swiglu_ffn", ("step3_multicast",)),
+        (
+            TensorArgument("x", "*tokens hidden"),
+            TensorArgument("gate", "ffn hidden"),
+            TensorArgument("up", "ffn hidden"),
+            TensorArgument("down", "hidden ffn"),
+        ),
+        (),
+        (Result("y", "*tokens hidden"),),
+        autocast="lower",
+        gradient=Gradient(_kept("x", "gate", "up", "down"), _swiglu_ffn_gradient),
+    ),
+)
+
+# -- attention -----------------------------------------------------------------------------------------------------------
+
+QUERIES, KEYS, LSE = "*batch q heads d", "*batch k kv_heads d", "heads *batch q"
+QUERY_MEMORY, KEY_MEMORY, LSE_MEMORY = "batch*q heads d", "batch*k kv_heads d", "heads batch*q"
+CAUSAL = Option("causal", bool, False)
+
+
+def _starts(workload: Any) -> Mapping[str, np.ndarray[Any, Any]]:
+    """Where the sequences begin."""
+    return dict(zip(("q_starts", "k_starts"), workload.starts(), strict=True))
+
+
+def _attention_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
+    found: Kept = CALLS["attention_backward"](grads[0], *kept, options["causal"])
+    return found
+
+
+ATTENTION = (
+    Operation(
+        "attention",
+        of("attention", ("step5_persistent", "step1_tiled")),
+        (
+            TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
+            TensorArgument("key", KEYS, memory=KEY_MEMORY),
+            TensorArgument("value", KEYS, memory=KEY_MEMORY),
+        ),
+        (CAUSAL,),
+        (Result("o", QUERIES), Result("lse", LSE, "f32", saved=True)),
+        constants=_starts,
+        autocast="lower",
+        gradient=Gradient(_kept("query", "key", "value", "o", "lse"), _attention_gradient),
+    ),
+    Operation(
+        "attention_backward",
+        of("attention_backward", ("step5_persistent", "step1_tiled")),
+        (
+            TensorArgument("do", QUERIES, memory=QUERY_MEMORY),
+            TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
+            TensorArgument("key", KEYS, memory=KEY_MEMORY),
+            TensorArgument("value", KEYS, memory=KEY_MEMORY),
+            TensorArgument("o", QUERIES, memory=QUERY_MEMORY),
+            TensorArgument("lse", LSE, kind="f32", memory=LSE_MEMORY),
+        ),
+        (CAUSAL,),
+        (Result("dq", QUERIES), Result("dk", KEYS), Result("dv", KEYS)),
+        constants=_starts,
+    ),
+    Operation(
+        "attention_e4m3",
+        of("attention_e4m3", ("step4_persistent", "unfused")),
+        (
+            TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
+            TensorArgument("key", KEYS, memory=KEY_MEMORY),
+            TensorArgument("value", KEYS, memory=KEY_MEMORY),
+            TensorArgument("query_scale", "heads", kind="f32"),
+            TensorArgument("key_scale", "kv_heads", kind="f32"),
+            TensorArgument("value_scale", "kv_heads", kind="f32"),
+        ),
+        (CAUSAL,),
+        (Result("o", QUERIES, "bf16"),),
+        constants=_starts,
+        autocast="",
+    ),
+    Operation(
+        "attention_scores",
+        of("attention_scores", ("step3_cluster", "step2_wgmma", "step1_two_passes")),
+        (
+            TensorArgument("query", QUERIES, memory="batch q heads d"),
+            TensorArgument("key", KEYS, memory="batch k kv_heads d"),
+        ),
+        (Option("mask", Literal["none", "causal"], "none"),),
+        (Result("p", "*batch heads q k"),),
+        autocast="lower",
+    ),
+)
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation for operation in (*NORMS, *ROW_KERNELS, *ELEMENTWISE, *PRODUCTS, *ATTENTION)
+}
+"""The bundled operations by name."""
+
 CALLS.update({name: function_of(operation) for name, operation in OPERATIONS.items()})

@@ -48,6 +48,22 @@ def activation(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
         return np.maximum(x, 0) if name == "relu" else x
 
 
+def derivative(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The derivative of :func:`activation` of gelu, silu or relu in float64: for relu 0 at 0, and 1 for NaN, as in frameworks."""
+    if name == "relu":
+        return np.where(x <= 0, 0.0, 1.0)
+    limit = 20 if name == "gelu" else 700
+    x = np.clip(x, -limit, limit)  # beyond it the derivative is 0 or 1; the clip prevents products of infinity and 0
+    root = np.sqrt(8 / np.pi) if name == "gelu" else 1.0
+    cubic = 0.044715 if name == "gelu" else 0.0
+    u, slope = root * (x + cubic * x**3), root * (1 + 3 * cubic * x**2)  # activation(x) = x / (1 + exp(-u))
+    result: npt.NDArray[np.float64] = (1 + x * slope / (1 + np.exp(u))) / (1 + np.exp(-u))
+    return result
+
+
+DERIVATIVE_FLOPS = {"relu": 0, "gelu": 14, "silu": 8}
+"""Flops of an activation's derivative by name; ex2 and rcp count as one, an fma as two."""
+
 ACTIVATION_FLOPS = {"none": 0, "relu": 1, "gelu": 8, "silu": 5}
 """Flops by name: ex2 and rcp count as one, an fma as two."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
@@ -175,6 +175,7 @@ class MatmulWgmma(Matmul):
     """bf16 c = gelu(alpha a b^T + beta c + bias) by wgmma, in eight steps."""
 
     source = "matmul_wgmma.cu"
+    dtype: ClassVar[str] = "bf16"
 
     @variant(requires=REQUIRES)
     def step1_tma(self) -> list[Launch]:

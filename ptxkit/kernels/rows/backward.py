@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
-from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.elementwise.elementwise import derivative, width
 from ptxkit.kernels.measured import H200_FACTS, measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
@@ -67,22 +67,6 @@ def normalized(
     return n
 
 
-def relu_derivative(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """0 for numbers up to 0, else 1; 1 for NaN, as in frameworks."""
-    return np.where(z <= 0, 0.0, 1.0)
-
-
-def gelu_tanh_derivative(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The derivative of z / (1 + exp(-u)), u = sqrt(8/pi) (z + 0.044715 z^3), which is GELU's tanh approximation."""
-    z = np.clip(z, -20, 20)  # beyond them the derivative is 0 or 1; the clip prevents products of infinity and 0
-    root = np.sqrt(8 / np.pi)
-    u, slope = root * (z + 0.044715 * z**3), root * (1 + 3 * 0.044715 * z**2)
-    rising, falling = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
-    result: np.ndarray[Any, Any] = rising * (1 + z * slope * falling)
-    return result
-
-
-DERIVATIVES = {"relu": relu_derivative, "gelu": gelu_tanh_derivative}
 DERIVATIVE_FLOPS = {"none": 0, "relu": 3, "gelu": 14}
 """Flops of an activation's argument, its derivative and the product with dy; ex2 and rcp count as one, an fma as two."""
 NEAR_ZERO = 1e-5  # relative to its two terms: a sum for which f32 may give another sign
@@ -225,7 +209,7 @@ class Gradients(Workload):
         n = normalized(x, rstd, mean)
         dy = dy.astype(np.float64)
         if beta is not None:
-            dy *= DERIVATIVES[self.activation](n * scale + beta.astype(np.float64))
+            dy *= derivative(self.activation, n * scale + beta.astype(np.float64))
         w = dy * scale
         dx = w - n * np.einsum("rc,rc->r", w, n)[:, None] / self.cols
         if self.centered:
