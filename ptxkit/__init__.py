@@ -56,8 +56,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "errors":
-        return importlib.import_module("ptxkit.errors")
+    if name in ("errors", "torch"):
+        return importlib.import_module(f"ptxkit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'ptxkit' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
@@ -65,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "errors"})
+    return sorted({*globals(), *_HOMES, "errors", "torch"})

@@ -70,6 +70,7 @@ class Option:
         target: the size or option of the description; "" for the same name.
         by_value: kernels take numbers that follow from it by value (``Operation.values``), so that their code does not depend on
             it, and each call may have another.
+        optional: it may be None.
     """
 
     name: str
@@ -77,12 +78,13 @@ class Option:
     default: Any
     target: str = ""
     by_value: bool = False
+    optional: bool = False
 
     @property
     def schema_type(self) -> str:
         """Its type in a schema of torch.library."""
         plain = type(typing.get_args(self.kind)[0]) if typing.get_origin(self.kind) is Literal else self.kind
-        return _SCHEMA_TYPES[plain]
+        return _SCHEMA_TYPES[plain] + "?" * self.optional
 
 
 @dataclass(frozen=True)
@@ -219,11 +221,17 @@ class Operation:
             match(self.name, argument.name, argument.shape, tensor.shape, sizes)
         return sizes, kind or self.element_kinds[0]
 
+    def accepted(self, option: Option) -> tuple[type, ...]:
+        """Types of values that torch takes for an option as they are."""
+        kind = option.schema_type.rstrip("?")
+        found: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (float, int), "str": (str,)}[kind]
+        return (*found, type(None)) if option.optional else found
+
     def check_option(self, option: Option, value: Any) -> Any:
         """The value of an option, converted to its type; UsageError if that is not possible."""
-        return option_value(self.name, option.name, option.kind, value)
+        return value if value is None and option.optional else option_value(self.name, option.name, option.kind, value)
 
-    def shapes(self, sizes: Sizes, kind: str, training: bool) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    def shapes(self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and type of each result."""
         return [
             (shape_of(r.shape, sizes) if training or not r.saved else (0,), torch_dtype(r.kind or kind))
@@ -293,7 +301,7 @@ class Operation:
         inputs = {
             a.input: (flat(a.memory or a.shape, sizes), numpy_dtype(t.dtype)) for a, t in zip(self.tensors, tensors, strict=True)
         }
-        shapes = zip(self.results, self.shapes(sizes, kind, training), strict=True)
+        shapes = zip(self.results, self.shapes(sizes, kind, training, checked), strict=True)
         outputs = {r.name: shape for r, shape in shapes if training or not r.saved}
         values = {n: v.dtype for n, v in self.values(checked).items()} if self.values is not None else {}
         if self.random is not None:
@@ -302,18 +310,29 @@ class Operation:
             return Zeros(Layout(inputs, outputs), device)
         where = device_of(device)
         candidates = []
-        for workload, variant in self.classes:
-            known = workload.fields()
-            fields = {n: v for n, v in sizes.values.items() if n in known}
-            fields |= {o.target or o.name: checked[o.name] for o in self.options if not o.by_value}
-            fields |= {"dtype": kind} if "dtype" in known else {}
-            fields |= {"training": training} if "training" in known else {}
-            if kind in kinds_of(workload):
-                candidates.append((workload(**{**fields, **self.fixed}), variant))
+        for description, variant in self.classes:
+            if kind in kinds_of(description):
+                workload = self.workload(description, sizes, kind, checked, training)
+                self.check_inputs(workload, inputs)
+                candidates.append((workload, variant))
         resolved = chosen(candidates, where)
         made = resolved.workload
         constants = self.constants(made) if self.constants is not None else {}
         return Plan(self.name, resolved, Layout(inputs, outputs, constants, values, lambda: by_value(made)), device)
+
+    def workload(
+        self, description: type[Workload], sizes: Sizes, kind: str, options: Mapping[str, Any], training: bool = False
+    ) -> Workload:
+        """A description with the sizes and options of a call; UsageError if it refuses them."""
+        known = description.fields()
+        fields = {n: int(v) for n, v in sizes.values.items() if n in known}
+        fields |= {o.target or o.name: options[o.name] for o in self.options if not o.by_value}
+        fields |= {"dtype": kind} if "dtype" in known else {}
+        fields |= {"training": training} if "training" in known else {}
+        return description(**{**fields, **self.fixed})
+
+    def check_inputs(self, workload: Workload, inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        """Compare shapes of inputs that no pattern describes; those of bundled descriptions are all described."""
 
     # -- registration ------------------------------------------------------------------------------------------------
 
@@ -349,10 +368,10 @@ class Operation:
         def fake(*args: Any) -> Any:
             tensors, options, training, _ = split(args)
             for option, value in zip(self.options, options, strict=True):
-                if isinstance(value, (str, bool)):
+                if isinstance(value, (str, bool)):  # numbers may be symbols here
                     self.check_option(option, value)
             sizes, kind = self.sizes(tensors)
-            shapes = self.shapes(sizes, kind, training)
+            shapes = self.shapes(sizes, kind, training, self.named(options))
             results = [tensors[0].new_empty(shape, dtype=dtype) for shape, dtype in shapes]
             if self.random is not None:
                 results.append(torch.empty((), dtype=torch.int64, device="cpu"))
@@ -455,6 +474,7 @@ def function_of(operation: Operation) -> Callable[..., Any]:
     count, visible, trains, random = len(operation.tensors), operation.visible, operation.trains, operation.random is not None
     names = [t.name for t in operation.tensors]
     chosen_ = len(operation.options)
+    accepted = [operation.accepted(option) for option in operation.options]
 
     def call(*args: Any) -> Any:
         tensors = args[:count]
@@ -462,9 +482,13 @@ def function_of(operation: Operation) -> Callable[..., Any]:
             for name, tensor in zip(names, tensors, strict=True):
                 if not isinstance(tensor, torch.Tensor):
                     raise UsageError(f"{operation.name}: {name} must be a tensor, not {type(tensor).__name__}")
+            options = args[count : count + chosen_]
+            if not all(type(value) in types for value, types in zip(options, accepted, strict=True)):
+                options = [operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True)]
+                args = (*tensors, *options, *args[count + chosen_ :])
             if is_direct(tensors):  # not under autocast
-                seed = operation.drawn(args[count : count + chosen_], args[-1]) if random else 0
-                results = operation.execute(tensors, args[count : count + chosen_], False, seed)
+                seed = operation.drawn(options, args[-1]) if random else 0
+                results = operation.execute(tensors, options, False, seed)
                 return results[0] if visible == 1 else tuple(results)
         if operation.autocast and torch.is_autocast_enabled(tensors[0].device.type):
             args = (*operation.converted(tensors), *args[count:])

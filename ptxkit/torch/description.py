@@ -1,0 +1,361 @@
+"""A user's own description as an operation on tensors.
+
+The inputs of the description that are arrays become tensor arguments. Which of its sizes follow from the shapes of tensors is found
+by evaluating ``inputs()`` for small sizes, and again with each of them changed:
+
+- a dimension that equals a size, and changes with this size alone, determines it;
+- a size that is the first dimension of arrays, and occurs nowhere else, stands for any number of leading dimensions;
+- other dimensions, such as ``n // 2``, are compared with those of ``inputs()`` when shapes are used for the first time;
+- sizes that no dimension determines are keywords without a default, and options are keywords with their defaults;
+- inputs that are passed by value are keywords; without them they have the values of ``inputs()``, which depend on options.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.torch.dtypes import KINDS, from_numpy, torch_dtype
+from ptxkit.torch.operation import Gradient, Operation, Option, Result, TensorArgument, function_of
+from ptxkit.torch.shapes import Sizes, shape_of, shown
+from ptxkit.workload import registry
+from ptxkit.workload.launch import array_spec
+from ptxkit.workload.workload import Workload, suggestion
+
+NAMESPACE = "ptxkit_user"
+_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
+_MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Small sizes are different primes times one of these, because a description may permit only multiples; where it permits none of
+them, they are its ``emulator_sizes``."""
+
+Backward = Callable[..., Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A description with small sizes, and the arrays and numbers that it takes and returns with them."""
+
+    workload: Workload
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedOperation(Operation):
+    """An operation whose shapes are partly known to its description alone.
+
+    Attributes:
+        derived: the inputs with dimensions that are no sizes.
+        unknown: the outputs with such dimensions.
+    """
+
+    derived: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+
+    def shapes(
+        self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]
+    ) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of each result; those that are no sizes are those of the description's outputs()."""
+        if not self.unknown or 0 in sizes.values.values():
+            return super().shapes(sizes, kind, training, options)
+        declared = self.workload(self.classes[0][0], sizes, kind, options).outputs()
+        found = []
+        for result in self.results:
+            dtype = torch_dtype(result.kind or kind)
+            known = result.name not in self.unknown
+            found.append((shape_of(result.shape, sizes) if known else array_spec(declared[result.name])[0], dtype))
+        return found
+
+    def check_inputs(self, workload: Workload, inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        """Compare shapes of inputs that have dimensions which are no sizes."""
+        if not self.derived:
+            return
+        expected = workload.inputs(np.random.default_rng(0))
+        for name in sorted(self.derived):
+            if inputs[name][0] != expected[name].shape:
+                raise UsageError(
+                    f"{self.name}: {name} has the shape {shown(inputs[name][0])}, but must be {shown(expected[name].shape)} for "
+                    f"{workload.size_text()}"
+                )
+
+
+_made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+_lock = threading.Lock()
+_counts: dict[str, int] = {}
+
+
+def operation(
+    description: str | os.PathLike[str] | type[Workload],
+    *,
+    variant: str | None = None,
+    backward: Backward | None = None,
+) -> Callable[..., Any]:
+    """A function on tensors from a kernel description.
+
+    Args:
+        description: a ``.py`` file, the name of a bundled kernel, or a class.
+        variant: the variant to launch; None for the last one in the description that the device can run at the sizes of a call.
+        backward: computes the derivative: ``backward(grads, values)`` receives the gradients of the outputs and the inputs and
+            outputs, both by name, and returns the gradients of inputs by name. None: the operation has no derivative.
+
+    Returns:
+        A function of tensors, by position in the order of ``inputs()`` or by name, and of keywords. It returns the outputs: one
+        tensor, or a tuple. An output with the name of an input is a new tensor; the input is not changed.
+
+    Raises:
+        UsageError: no such file, kernel or variant. DescriptionError: the description is wrong, or has no inputs that are arrays.
+    """
+    if isinstance(description, (str, os.PathLike)):
+        text = os.fspath(description)
+        stamp = Path(text).stat().st_mtime_ns if text.endswith(".py") and Path(text).is_file() else 0
+        key: tuple[Any, ...] = (str(Path(text).resolve()) if stamp else text, stamp, variant, backward)
+    else:
+        key = (description, 0, variant, backward)
+    with _lock:
+        if key not in _made:
+            found = registry.find(key[0]) if isinstance(key[0], str) else key[0]
+            _made[key] = _function(described(found, variant, backward))
+        return _made[key]
+
+
+def described(workload: type[Workload], variant: str | None = None, backward: Backward | None = None) -> DescribedOperation:
+    """The operation of a description; see :func:`operation`."""
+    name = re.sub(r"\W", "_", workload.name)
+    first, varied = _probes(workload)
+    arrays = {n: v for n, v in first.inputs.items() if np.ndim(v)}
+    numbers = {n: v for n, v in first.inputs.items() if not np.ndim(v)}
+    if not arrays:
+        raise DescriptionError(f"{workload.name}: inputs() returns no arrays, so that an operation would have no tensors")
+    other = _of_other_type(first)
+    kind_of = {n: "" if other is not None and other.inputs[n].dtype != v.dtype else _kind(workload, n, v.dtype) for n, v in arrays.items()}
+    sizes = workload.size_names()
+    tokens = {n: _tokens(first, varied, lambda p, n=n: np.shape(p.inputs[n])) for n in arrays}  # type: ignore[misc]
+    results = {n: _tokens(first, varied, lambda p, n=n: p.outputs[n][0]) for n in first.outputs}  # type: ignore[misc]
+    starred = _leading(list(tokens.values()) + list(results.values()))
+    patterns = {n: _pattern(n, t, starred) for n, t in tokens.items()}
+    determined = {t for found in tokens.values() for t in found if t}
+    options = [Option(size, int, None) for size in sizes if size not in determined]
+    for option, kind in workload.option_types().items():
+        if option != "dtype" or not any(k == "" for k in kind_of.values()):
+            options.append(Option(option, kind, getattr(first.workload, option)))
+    taken = {option.name for option in options}
+    passed = tuple(n for n in numbers if n not in taken)
+    options += [Option(n, _number(numbers[n]), None, by_value=True, optional=True) for n in passed]
+    outputs = []
+    for n, (_, dtype) in first.outputs.items():
+        varies = other is not None and other.outputs[n][1] != dtype
+        outputs.append(Result(n, _pattern(n, results[n], starred), "" if varies else _kind(workload, n, dtype)))
+    kinds = tuple(dict.fromkeys(typing.get_args(workload.option_types()["dtype"]))) if other is not None else ()
+    chosen = [variant] if variant is not None else list(reversed(workload.variants()))
+    with_gradient = None if backward is None else _gradient(backward, tuple(arrays), tuple(first.outputs))
+    with_gradient_kinds = kinds or tuple(dict.fromkeys(k for k in kind_of.values() if k))
+    return DescribedOperation(
+        _unique(name),
+        tuple((workload, v) for v in chosen),
+        tuple(TensorArgument(n, patterns[n], kind=kind_of[n]) for n in arrays),
+        tuple(options),
+        tuple(outputs),
+        kinds=with_gradient_kinds,
+        values=_values(workload, passed, numbers) if passed else None,
+        autocast="",
+        gradient=with_gradient,
+        namespace=NAMESPACE,
+        derived=frozenset(n for n, t in tokens.items() if None in t),
+        unknown=frozenset(n for n, t in results.items() if None in t),
+    )
+
+
+def _unique(name: str) -> str:
+    """A name that no operation has: a changed file is another operation."""
+    _counts[name] = _counts.get(name, 0) + 1
+    return name if _counts[name] == 1 else f"{name}_{_counts[name]}"
+
+
+def _probes(workload: type[Workload]) -> tuple[Probe, dict[str, Probe]]:
+    """The description with small sizes, and for each size that its constraints permit to vary, with another value of it.
+
+    Raises:
+        DescriptionError: no small sizes are permitted.
+    """
+    names = workload.size_names()
+    primes = [dict(zip(names, (m * p for p in _PRIMES), strict=False)) for m in _MULTIPLES]
+    error: Exception | None = None
+    for fields in (*primes, dict(workload.emulator_sizes)):
+        try:
+            base = _probe(workload, fields)
+            break
+        except UsageError as refused:
+            error = refused
+    else:
+        raise DescriptionError(f"{workload.name}: no small sizes were found from which shapes could be inferred: {error}")
+    varied = {}
+    for name, factor in itertools.product(names, (2, 3, 4)):
+        if name not in varied:
+            with suppress(UsageError):
+                varied[name] = _probe(workload, {**base.workload.sizes, name: factor * base.workload.sizes[name]})
+    return base, varied
+
+
+def _probe(workload: type[Workload], fields: Mapping[str, Any]) -> Probe:
+    made = workload(**fields)
+    inputs = made.inputs(np.random.default_rng(0))
+    return Probe(made, inputs, _outputs(made, inputs))
+
+
+def _outputs(workload: Workload, inputs: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of each output: declared, or those of the reference and the inputs."""
+    declared = {n: array_spec(s) for n, s in workload.outputs().items()}
+    if declared:
+        return declared
+    arrays = {n: v for n, v in inputs.items() if np.ndim(v)}
+    kinds = {v.dtype for v in arrays.values()}
+    found = {}
+    for name, value in workload.reference(**inputs).items():
+        if name not in arrays and len(kinds) != 1:
+            raise DescriptionError(f"{workload.name}: the dtype of output {name} is unclear; declare outputs()")
+        found[name] = (np.shape(value), arrays[name].dtype if name in arrays else next(iter(kinds)))
+    return found
+
+
+def _of_other_type(probe: Probe) -> Probe | None:
+    """The same sizes with another value of the option ``dtype``; None if there is no other."""
+    kind = type(probe.workload).option_types().get("dtype")
+    for value in typing.get_args(kind):
+        if value != getattr(probe.workload, "dtype"):  # noqa: B009  # not every workload has it
+            made = type(probe.workload)(**{**probe.workload.sizes, **probe.workload.options, "dtype": value})
+            inputs = made.inputs(np.random.default_rng(0))
+            return Probe(made, inputs, _outputs(made, inputs))
+    return None
+
+
+def _tokens(base: Probe, varied: Mapping[str, Probe], shape_in: Callable[[Probe], Sequence[int]]) -> list[str | None]:
+    """For each dimension of an array the size that it is, or None.
+
+    Args:
+        shape_in: its shape in a probe.
+    """
+    shape = shape_in(base)
+    if any(len(shape_in(other)) != len(shape) for other in varied.values()):
+        raise DescriptionError(f"{base.workload.name}: the number of dimensions of an array depends on sizes")
+
+    def is_size(i: int, name: str) -> bool:
+        follows = shape[i] == base.workload.sizes[name] and shape_in(varied[name])[i] == varied[name].workload.sizes[name]
+        return follows and all(shape_in(other)[i] == shape[i] for n, other in varied.items() if n != name)
+
+    return [next((n for n in varied if is_size(i, n)), None) for i in range(len(shape))]
+
+
+def _leading(shapes: list[list[str | None]]) -> frozenset[str]:
+    """Sizes that are first dimensions and occur nowhere else."""
+    first = {t[0] for t in shapes if t and t[0]}
+    elsewhere = {name for t in shapes for name in t[1:] if name}
+    return frozenset(name for name in first - elsewhere if name)
+
+
+def _pattern(array: str, tokens: list[str | None], starred: frozenset[str]) -> str:
+    names = [name or f"{array}_{i}" for i, name in enumerate(tokens)]
+    return " ".join(f"*{name}" if i == 0 and name in starred else name for i, name in enumerate(names))
+
+
+def _kind(workload: type[Workload], name: str, dtype: np.dtype[Any]) -> str:
+    found = from_numpy(dtype)
+    if found is None or found not in KINDS:
+        raise DescriptionError(f"{workload.name}: torch has no type for {name}, which has {dtype} elements")
+    return KINDS[found]
+
+
+def _number(value: Any) -> type:
+    kind = np.asarray(value).dtype.kind
+    return bool if kind == "b" else int if kind in "iu" else float
+
+
+def _values(
+    workload: type[Workload], names: tuple[str, ...], numbers: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], Mapping[str, np.generic]]:
+    """A function from the options of a call to the inputs that are passed by value."""
+    fields, small = workload.fields(), _probes(workload)[0].workload
+    dtypes = {name: np.asarray(numbers[name]).dtype.type for name in names}
+
+    @lru_cache(maxsize=256)
+    def defaults(options: tuple[tuple[str, Any], ...]) -> Mapping[str, np.generic]:
+        given = {n: v for n, v in options if n not in small.sizes}
+        made = workload(**{**small.sizes, **small.options, **given})
+        inputs = made.inputs(np.random.default_rng(0))
+        return {name: dtypes[name](inputs[name]) for name in names}
+
+    def values(options: Mapping[str, Any]) -> Mapping[str, np.generic]:
+        own = tuple((n, v) for n, v in options.items() if n in fields)
+        found = dict(defaults(own)) if any(options[n] is None for n in names) else {}
+        for name in names:
+            if options[name] is not None:
+                found[name] = dtypes[name](options[name])
+        return {name: found[name] for name in names}
+
+    return values
+
+
+def _gradient(backward: Backward, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Gradient:
+    names = [*inputs, *(n for n in outputs if n not in inputs)]
+
+    def save(given: Mapping[str, Any], made: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+        return [given[n] if n in inputs else made[n] for n in names]
+
+    def compute(
+        kept: Sequence[torch.Tensor], options: Mapping[str, Any], grads: Sequence[torch.Tensor], wanted: Sequence[bool]
+    ) -> Sequence[torch.Tensor | None]:
+        values = {**options, **dict(zip(names, kept, strict=True))}
+        found = backward(dict(zip(outputs, grads, strict=True)), values)
+        return [found.get(n) for n in inputs]
+
+    return Gradient(save, compute)
+
+
+def _function(made: DescribedOperation) -> Callable[..., Any]:
+    """The function of an operation, with arguments by position or by name."""
+    call = function_of(made)
+    tensors = [t.name for t in made.tensors]
+    defaults = {o.name: o.default for o in made.options}
+    required = [o.name for o in made.options if o.default is None and not o.optional]
+    title = made.candidates[0][0].name if not isinstance(made.candidates[0][0], str) else made.name
+
+    def function(*args: Any, **keywords: Any) -> Any:
+        if len(args) > len(tensors):
+            raise UsageError(f"{title} takes {len(tensors)} tensors by position, {', '.join(tensors)}, not {len(args)}")
+        given = dict(zip(tensors, args, strict=False))
+        options = dict(defaults)
+        for name, value in keywords.items():
+            if name in given:
+                raise UsageError(f"{title}: {name} is given twice, by position and by name")
+            if name in tensors:
+                given[name] = value
+            elif name in options:
+                options[name] = value
+            else:
+                raise UsageError(f"{title} has no argument {name!r}; {suggestion(name, [*tensors, *options])}")
+        for name in tensors:
+            if name not in given:
+                raise UsageError(f"{title}: the tensor {name} is missing; it takes {', '.join(tensors)}")
+        for name in required:
+            if options[name] is None:
+                raise UsageError(f"{title}: the size {name} does not follow from the shape of a tensor; pass {name}=...")
+        return call(*[given[name] for name in tensors], *options.values())
+
+    signature = ", ".join([*tensors, *(["*"] if defaults else []), *(f"{n}={v!r}" for n, v in defaults.items())])
+    workload = made.classes[0][0]
+    function.__name__ = function.__qualname__ = title
+    function.__doc__ = f"{title}({signature})\n\n{(workload.__doc__ or '').strip()}"
+    function.operation = made  # type: ignore[attr-defined]  # for torch.library.opcheck and for messages
+    return function
