@@ -1,7 +1,7 @@
 """A user's own description as an operation on tensors.
 
-The inputs of the description that are arrays become tensor arguments. Which of its sizes follow from the shapes of tensors is found
-by evaluating ``inputs()`` for small sizes, and again with each of them changed:
+The inputs of the description that are arrays become tensor arguments. Which of its sizes follow from the shapes of
+tensors is found by evaluating ``inputs()`` for small sizes, and again with each of them changed:
 
 - a dimension that equals a size, and changes with this size alone, determines it;
 - a size that is the first dimension of arrays, and occurs nowhere else, stands for any number of leading dimensions;
@@ -29,7 +29,7 @@ import torch
 
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.torch.dtypes import KINDS, from_numpy, torch_dtype
-from ptxkit.torch.operation import Gradient, Operation, Option, Result, TensorArgument, function_of
+from ptxkit.torch.operations import Gradient, Operation, Option, Result, TensorArgument, function_of
 from ptxkit.torch.shapes import Sizes, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.launch import array_spec
@@ -38,8 +38,8 @@ from ptxkit.workload.workload import Workload, suggestion
 NAMESPACE = "ptxkit_user"
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Small sizes are different primes times one of these, because a description may permit only multiples; where it permits none of
-them, they are its ``emulator_sizes``."""
+"""Small sizes are different primes times one of these, because a description may permit only multiples; where it
+permits none of them, they are its ``emulator_sizes``."""
 
 Backward = Callable[..., Mapping[str, torch.Tensor]]
 
@@ -87,8 +87,8 @@ class DescribedOperation(Operation):
         for name in sorted(self.derived):
             if inputs[name][0] != expected[name].shape:
                 raise UsageError(
-                    f"{self.name}: {name} has the shape {shown(inputs[name][0])}, but must be {shown(expected[name].shape)} for "
-                    f"{workload.size_text()}"
+                    f"{self.name}: {name} has the shape {shown(inputs[name][0])}, but must be "
+                    f"{shown(expected[name].shape)} for {workload.size_text()}"
                 )
 
 
@@ -116,7 +116,8 @@ def operation(
         tensor, or a tuple. An output with the name of an input is a new tensor; the input is not changed.
 
     Raises:
-        UsageError: no such file, kernel or variant. DescriptionError: the description is wrong, or has no inputs that are arrays.
+        UsageError: no such file, kernel or variant. DescriptionError: the description is wrong, or has no inputs that
+            are arrays.
     """
     if isinstance(description, (str, os.PathLike)):
         text = os.fspath(description)
@@ -131,16 +132,23 @@ def operation(
         return _made[key]
 
 
-def described(workload: type[Workload], variant: str | None = None, backward: Backward | None = None) -> DescribedOperation:
+def described(
+    workload: type[Workload], variant: str | None = None, backward: Backward | None = None
+) -> DescribedOperation:
     """The operation of a description; see :func:`operation`."""
     name = re.sub(r"\W", "_", workload.name)
     first, varied = _probes(workload)
     arrays = {n: v for n, v in first.inputs.items() if np.ndim(v)}
     numbers = {n: v for n, v in first.inputs.items() if not np.ndim(v)}
     if not arrays:
-        raise DescriptionError(f"{workload.name}: inputs() returns no arrays, so that an operation would have no tensors")
+        raise DescriptionError(
+            f"{workload.name}: inputs() returns no arrays, so that an operation would have no tensors"
+        )
     other = _of_other_type(first)
-    kind_of = {n: "" if other is not None and other.inputs[n].dtype != v.dtype else _kind(workload, n, v.dtype) for n, v in arrays.items()}
+    kind_of = {
+        n: "" if other is not None and other.inputs[n].dtype != v.dtype else _kind(workload, n, v.dtype)
+        for n, v in arrays.items()
+    }
     sizes = workload.size_names()
     tokens = {n: _tokens(first, varied, lambda p, n=n: np.shape(p.inputs[n])) for n in arrays}  # type: ignore[misc]
     results = {n: _tokens(first, varied, lambda p, n=n: p.outputs[n][0]) for n in first.outputs}  # type: ignore[misc]
@@ -200,7 +208,9 @@ def _probes(workload: type[Workload]) -> tuple[Probe, dict[str, Probe]]:
         except UsageError as refused:
             error = refused
     else:
-        raise DescriptionError(f"{workload.name}: no small sizes were found from which shapes could be inferred: {error}")
+        raise DescriptionError(
+            f"{workload.name}: no small sizes were found from which shapes could be inferred: {error}"
+        )
     varied = {}
     for name, factor in itertools.product(names, (2, 3, 4)):
         if name not in varied:
@@ -252,7 +262,9 @@ def _tokens(base: Probe, varied: Mapping[str, Probe], shape_in: Callable[[Probe]
         raise DescriptionError(f"{base.workload.name}: the number of dimensions of an array depends on sizes")
 
     def is_size(i: int, name: str) -> bool:
-        follows = shape[i] == base.workload.sizes[name] and shape_in(varied[name])[i] == varied[name].workload.sizes[name]
+        follows = (
+            shape[i] == base.workload.sizes[name] and shape_in(varied[name])[i] == varied[name].workload.sizes[name]
+        )
         return follows and all(shape_in(other)[i] == shape[i] for n, other in varied.items() if n != name)
 
     return [next((n for n in varied if is_size(i, n)), None) for i in range(len(shape))]
@@ -350,7 +362,9 @@ def _function(made: DescribedOperation) -> Callable[..., Any]:
                 raise UsageError(f"{title}: the tensor {name} is missing; it takes {', '.join(tensors)}")
         for name in required:
             if options[name] is None:
-                raise UsageError(f"{title}: the size {name} does not follow from the shape of a tensor; pass {name}=...")
+                raise UsageError(
+                    f"{title}: the size {name} does not follow from the shape of a tensor; pass {name}=..."
+                )
         return call(*[given[name] for name in tensors], *options.values())
 
     signature = ", ".join([*tensors, *(["*"] if defaults else []), *(f"{n}={v!r}" for n, v in defaults.items())])

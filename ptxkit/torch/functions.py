@@ -1,8 +1,8 @@
 """The bundled operations as functions on tensors.
 
 All take tensors of a GPU, on torch's current stream, and of the CPU, in the emulator. Tensors may have any strides. Those of an
-operation have one device and, except where stated, one type: float32, float16 or bfloat16. Results are contiguous. A wrong device,
-type or shape is a :class:`ptxkit.errors.UsageError` that names the argument. Nothing is broadcast.
+operation have one device and, except where stated, one type: float32, float16 or bfloat16. Results are contiguous. A
+wrong device, type or shape is a :class:`ptxkit.errors.UsageError` that names the argument. Nothing is broadcast.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ptxkit.errors import UsageError
+from ptxkit.torch.operations import is_autocast
 from ptxkit.torch.table import CALLS, product, rows_of
 
 NormActivation: TypeAlias = Literal["none", "relu", "gelu"]
@@ -170,7 +171,8 @@ def scale_mask_softmax(scores: Tensor, mask: Tensor, scale: float = 1.0) -> Tens
 
 
 def add_gelu(x: Tensor, y: Tensor) -> Tensor:
-    """``gelu(x + y)`` by the tanh formula, for tensors of one shape. Its derivative is computed by ``add_activation_backward``."""
+    """``gelu(x + y)`` by the tanh formula, for tensors of one shape. Its derivative is computed by
+    ``add_activation_backward``."""
     return CALLS["add_gelu"](x, y)
 
 
@@ -193,7 +195,8 @@ def add_mul_exp(x: Tensor, y: Tensor) -> Tensor:
 
 
 def saxpy(a: float, x: Tensor, y: Tensor) -> Tensor:
-    """``a * x + y`` for float32 tensors of one shape, which are not changed. Its derivative is computed by torch's operations."""
+    """``a * x + y`` for float32 tensors of one shape, which are not changed. Its derivative is computed by torch's
+    operations."""
     return CALLS["saxpy"](x, y, a)
 
 
@@ -251,10 +254,13 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return _product("matmul", "a", a, b.t())
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Literal["none", "gelu"] = "none") -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Literal["none", "gelu"] = "none"
+) -> Tensor:
     """``activation(x weight^T + bias)``, with sums in float32.
 
-    In bfloat16 and float16 on tensor cores, where bias and gelu together are part of the same launch. In float32 on the CUDA cores.
+    In bfloat16 and float16 on tensor cores, where bias and gelu together are part of the same launch. In float32 on
+    the CUDA cores.
 
     Args:
         x: (..., k). weight: (n, k). bias: (n,) or None.
@@ -270,7 +276,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Li
         raise UsageError(f"linear: bias has the shape {tuple(bias.shape)}, but must be ({weight.shape[0]},)")
     if activation == "gelu" and bias is not None and x.dtype != torch.float32 and not any(n % 8 for n in weight.shape):
         if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-            raise UsageError(f"linear: x has the shape {tuple(x.shape)}, but must be (..., {weight.shape[1]}) as weight")
+            raise UsageError(
+                f"linear: x has the shape {tuple(x.shape)}, but must be (..., {weight.shape[1]}) as weight"
+            )
         return CALLS["linear_gelu"](rows_of(x), weight, bias).view(*x.shape[:-1], weight.shape[0])
     y = _product("linear", "x", x, weight)
     if activation == "gelu":
@@ -285,11 +293,11 @@ def _product(operation: str, name: str, x: Tensor, weight: Tensor) -> Tensor:
         raise UsageError(f"{operation}: {name} must be a tensor, not {type(x).__name__}")
     if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise UsageError(f"{operation}: {name} has the shape {tuple(x.shape)}, but must be (..., {weight.shape[1]})")
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise UsageError(f"{operation}: {name} has the type {x.dtype}, but the other operand {weight.dtype}")
-    if torch.is_autocast_enabled(x.device.type):
+    if is_autocast(x):
         lower = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(lower), weight.to(lower)
+    if x.dtype != weight.dtype:
+        raise UsageError(f"{operation}: {name} has the type {x.dtype}, but the other operand {weight.dtype}")
     return product(rows_of(x), weight).view(*x.shape[:-1], weight.shape[0])
 
 
@@ -300,7 +308,8 @@ def swiglu_ffn(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
         x: (..., hidden). gate, up: (ffn, hidden). down: (hidden, ffn). hidden and ffn are multiples of 8.
 
     Returns:
-        As x. Its derivative computes the products with gate and up again, and consists of eight products and ``swiglu_backward``.
+        As x. Its derivative computes the products with gate and up again, and consists of eight products and
+        ``swiglu_backward``.
     """
     return CALLS["swiglu_ffn"](x, gate, up, down)
 

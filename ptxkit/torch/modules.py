@@ -16,7 +16,9 @@ def _columns(module: str, shape: int | Sequence[int]) -> int:
     """The length of the rows that a norm normalizes; UsageError unless it is one dimension."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if len(sizes) != 1:
-        raise UsageError(f"{module}: normalized_shape must be one dimension, the last, not {sizes}; flatten the others before")
+        raise UsageError(
+            f"{module}: normalized_shape must be one dimension, the last, not {sizes}; flatten the others before"
+        )
     return sizes[0]
 
 
@@ -74,7 +76,8 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(_columns("RMSNorm", normalized_shape), eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized rows of a tensor (..., normalized_shape). Without eps, it is that of the tensor's type, as in torch."""
+        """The normalized rows of a tensor (..., normalized_shape). Without eps, it is that of the tensor's type, as in
+        torch."""
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         return functions.rmsnorm(x, self.weight, eps)
 
@@ -113,8 +116,8 @@ class FFN(nn.Module):
         hidden: features between the two products.
         bias, device, dtype: as for ``torch.nn.Linear``.
 
-    Its parameters have the names of ``torch.nn.TransformerEncoderLayer``: ``linear1.weight``, ``linear1.bias``, ``linear2.weight``
-    and ``linear2.bias``.
+    Its parameters have the names of ``torch.nn.TransformerEncoderLayer``: ``linear1.weight``, ``linear1.bias``,
+    ``linear2.weight`` and ``linear2.bias``.
     """
 
     def __init__(self, features: int, hidden: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:

@@ -1,8 +1,8 @@
 """A kernel that is compiled for the shapes and types of some tensors, and launched on the memory of others of the same kind.
 
 A :class:`Plan` is made once for each shape, type, device and set of options. A call then allocates results and temporaries with
-torch, writes addresses into prepared launches, and launches them on torch's current stream. Tensors in host memory are copied to
-the memory of the emulator and back.
+torch, writes addresses into prepared launches, and launches them on torch's current stream. Tensors in host memory are
+copied to the memory of the emulator and back.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ class Plan:
         launches = []
         for step in built.steps:
             if isinstance(step.launch.source, Generated):
-                raise UsageError(f"{self.name}: {step.launch.source} generates its source, and cannot become an operation")
+                raise UsageError(
+                    f"{self.name}: {step.launch.source} generates its source, and cannot become an operation"
+                )
             kernel, launch = modules[step.image.key][step.launch.entry], step.launch
             launches.append(
                 kernel.unbound(

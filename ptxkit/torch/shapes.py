@@ -79,7 +79,8 @@ def _agree(operation: str, argument: str, name: str, shape: Sequence[Any], sizes
         leading = sizes.leading.get(name)
         expected = f"{name}={sizes.values[name]}" if leading is None else f"the leading dimensions {shown(leading)}"
         raise UsageError(
-            f"{operation}: {argument} has the shape {shown(shape)}, which does not agree with {expected} of {sizes.origin[name]}"
+            f"{operation}: {argument} has the shape {shown(shape)}, which does not agree with {expected} of "
+            f"{sizes.origin[name]}"
         )
     sizes.origin.setdefault(name, argument)
 

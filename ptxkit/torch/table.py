@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ptxkit.torch.operation import Gradient, Operation, Option, Result, TensorArgument, by_value, function_of
+from ptxkit.torch.operations import Gradient, Operation, Option, Result, TensorArgument, by_value, function_of
+from ptxkit.torch.shapes import product as leading_product
 from ptxkit.workload import registry
 
 ROW_VARIANTS = ("persistent", "vectorized", "fused")
@@ -59,7 +60,8 @@ NORMS = (
         (Result("y", ROWS), Result("mean", "*rows", "f32", saved=True), Result("rstd", "*rows", "f32", saved=True)),
         autocast="f32",
         gradient=Gradient(
-            lambda given, made: (given["x"], given["weight"], given["bias"], made["mean"], made["rstd"]), _layernorm_gradient
+            lambda given, made: (given["x"], given["weight"], given["bias"], made["mean"], made["rstd"]),
+            _layernorm_gradient,
         ),
     ),
     Operation(
@@ -331,12 +333,12 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if more_n or more_k:
         b = torch.nn.functional.pad(b, (0, more_k, 0, more_n))
     c: torch.Tensor = CALLS["matmul_nt"](a, b)
-    return c[:, :n] if more_n else c
+    return c[:, :n].contiguous() if more_n else c
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
     """A tensor as a matrix, with its leading dimensions as one."""
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(leading_product(x.shape[:-1]), x.shape[-1])
 
 
 def _linear_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:

@@ -49,7 +49,8 @@ def activation(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 
 
 def derivative(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The derivative of :func:`activation` of gelu, silu or relu in float64: for relu 0 at 0, and 1 for NaN, as in frameworks."""
+    """The derivative of :func:`activation` of gelu, silu or relu in float64: for relu 0 at 0, and 1 for NaN, as in
+    frameworks."""
     if name == "relu":
         return np.where(x <= 0, 0.0, 1.0)
     limit = 20 if name == "gelu" else 700

@@ -1,4 +1,5 @@
-"""softmax_backward: dx[r, :] = scale * y[r, :] * (dy[r, :] - sum(y[r, :] * dy[r, :])), the gradient of softmax from its result."""
+"""softmax_backward: dx[r, :] = scale * y[r, :] * (dy[r, :] - sum(y[r, :] * dy[r, :])), the gradient of softmax from
+its result."""
 
 from __future__ import annotations
 

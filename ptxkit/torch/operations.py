@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from ptxkit.errors import UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
@@ -31,6 +32,9 @@ KEPT_PLANS = 4096
 """Plans that an operation keeps; the oldest are dropped first. A plan holds about 10 KB of host memory."""
 
 _SCHEMA_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
+_INSTEAD = (
+    "; tensors may have any number of leading dimensions, such as a batch, and torch.autograd.grad computes derivatives"
+)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -43,8 +47,8 @@ class TensorArgument:
         shape: its pattern (:mod:`ptxkit.torch.shapes`).
         array: the input of the description; "" for the same name.
         kind: type of its elements in a description's words; "" for the type of the operation.
-        memory: the pattern in which the kernel sees it, such as ``"batch*q heads d"``; "" for its shape with leading dimensions as
-            one.
+        memory: the pattern in which the kernel sees it, such as ``"batch*q heads d"``; "" for its shape with leading
+            dimensions as one.
     """
 
     name: str
@@ -68,8 +72,8 @@ class Option:
         kind: bool, int, float, str or a Literal.
         default: its value if it is not given.
         target: the size or option of the description; "" for the same name.
-        by_value: kernels take numbers that follow from it by value (``Operation.values``), so that their code does not depend on
-            it, and each call may have another.
+        by_value: kernels take numbers that follow from it by value (``Operation.values``), so that their code does not
+            depend on it, and each call may have another.
         optional: it may be None.
     """
 
@@ -132,8 +136,9 @@ class Operation:
         constants: inputs of the description that follow from its sizes.
         values: options by name -> the inputs of the description that kernels take by value and that differ between calls.
         fixed: options of the description that are always the same.
-        random: the kernel draws random numbers. The last argument is the seed, which by default comes from torch's generator, and
-            the last result is the seed that was used.
+        random: options by name -> whether the kernel draws random numbers; None for a kernel that never does. The last
+            argument is the seed, an integer in a tensor of the CPU, which by default comes from torch's generator; the
+            last result is the seed that was used.
         autocast: the type that autocast converts tensors to: ``"f32"``, ``"lower"`` for the 16-bit type of the context,
             ``"widest"`` for the widest type of the arguments, "" for no conversion.
         gradient: the derivative; None if there is none.
@@ -171,7 +176,7 @@ class Operation:
         """The schema for torch.library: tensors, options, whether to train, the seed."""
         arguments = [f"Tensor {t.name}" for t in self.tensors]
         arguments += [f"{o.schema_type} {o.name}" for o in self.options]
-        arguments += ["bool training"] * self.trains + ["int? seed"] * (self.random is not None)
+        arguments += ["bool training"] * self.trains + ["Tensor? seed"] * (self.random is not None)
         results = ["Tensor"] * (len(self.results) + (self.random is not None))
         return f"({', '.join(arguments)}) -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
 
@@ -209,7 +214,9 @@ class Operation:
             allowed = (argument.kind,) if argument.kind else self.element_kinds
             if found not in allowed:
                 known = ", ".join(str(torch_dtype(k)) for k in allowed)
-                raise UsageError(f"{what} has the type {tensor.dtype}, but must have {'one of ' * (len(allowed) > 1)}{known}")
+                raise UsageError(
+                    f"{what} has the type {tensor.dtype}, but must have {'one of ' * (len(allowed) > 1)}{known}"
+                )
             if not argument.kind:
                 if kind and found != kind:
                     origin = next(a.name for a in self.tensors if not a.kind)
@@ -231,7 +238,9 @@ class Operation:
         """The value of an option, converted to its type; UsageError if that is not possible."""
         return value if value is None and option.optional else option_value(self.name, option.name, option.kind, value)
 
-    def shapes(self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    def shapes(
+        self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]
+    ) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and type of each result."""
         return [
             (shape_of(r.shape, sizes) if training or not r.saved else (0,), torch_dtype(r.kind or kind))
@@ -248,7 +257,9 @@ class Operation:
     def _lock(self) -> threading.RLock:
         return threading.RLock()
 
-    def execute(self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool, seed: int = 0) -> list[torch.Tensor]:
+    def execute(
+        self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool, seed: int = 0
+    ) -> list[torch.Tensor]:
         """The results that are computed, on the current stream.
 
         Raises:
@@ -280,7 +291,9 @@ class Operation:
         """The options by name."""
         return dict(zip((option.name for option in self.options), options, strict=True))
 
-    def _planned(self, key: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool) -> Plan | Zeros:
+    def _planned(
+        self, key: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool
+    ) -> Plan | Zeros:
         with self._lock:  # one thread compiles
             if key not in self._plans:
                 made = self.plan(tensors, options, training)
@@ -299,7 +312,8 @@ class Operation:
         device = tensors[0].device
         checked = {o.name: self.check_option(o, v) for o, v in zip(self.options, options, strict=True)}
         inputs = {
-            a.input: (flat(a.memory or a.shape, sizes), numpy_dtype(t.dtype)) for a, t in zip(self.tensors, tensors, strict=True)
+            a.input: (flat(a.memory or a.shape, sizes), numpy_dtype(t.dtype))
+            for a, t in zip(self.tensors, tensors, strict=True)
         }
         shapes = zip(self.results, self.shapes(sizes, kind, training, checked), strict=True)
         outputs = {r.name: shape for r, shape in shapes if training or not r.saved}
@@ -325,7 +339,7 @@ class Operation:
     ) -> Workload:
         """A description with the sizes and options of a call; UsageError if it refuses them."""
         known = description.fields()
-        fields = {n: int(v) for n, v in sizes.values.items() if n in known}
+        fields: dict[str, Any] = {n: int(v) for n, v in sizes.values.items() if n in known}
         fields |= {o.target or o.name: options[o.name] for o in self.options if not o.by_value}
         fields |= {"dtype": kind} if "dtype" in known else {}
         fields |= {"training": training} if "training" in known else {}
@@ -346,7 +360,7 @@ class Operation:
         count, chosen_ = len(self.tensors), len(self.options)
         tags = (torch.Tag.nondeterministic_seeded,) if self.random is not None else ()
 
-        def split(args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], bool, int | None]:
+        def split(args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], bool, torch.Tensor | None]:
             rest = list(args[count + chosen_ :])
             training = bool(rest.pop(0)) if self.trains else False
             return args[:count], args[count : count + chosen_], training, rest.pop(0) if rest else None
@@ -378,10 +392,7 @@ class Operation:
             return returned(results)
 
         def refuse(*_: Any) -> Any:
-            raise NotImplementedError(
-                f"ptxkit.torch.{self.name} does not support torch.func.vmap; its arguments may have any number of leading "
-                "dimensions, so that a batch can be passed as one of them"
-            )
+            raise NotImplementedError(f"ptxkit.torch.{self.name} does not support torch.func.vmap{_INSTEAD}")
 
         made = torch.library.custom_op(
             f"{self.namespace}::{self.name}", implementation, mutates_args=(), schema=self.schema, tags=tags
@@ -428,7 +439,8 @@ class Operation:
         return "has no derivative; detach its result, or call it under torch.no_grad()"
 
     def converted(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors, in the types that autocast gives to the operation; those of other than floating-point types unchanged."""
+        """The tensors, in the types that autocast gives to the operation; those of other than floating-point types
+        unchanged."""
         floats = [t.dtype for t, a in zip(tensors, self.tensors, strict=True) if not a.kind and t.is_floating_point()]
         dtype = torch.float32
         if self.autocast == "lower":
@@ -436,18 +448,20 @@ class Operation:
         elif self.autocast == "widest":
             dtype = functools.reduce(torch.promote_types, floats) if floats else dtype
         return [
-            t.to(dtype) if not a.kind and t.is_floating_point() else t for t, a in zip(tensors, self.tensors, strict=True)
+            t.to(dtype) if not a.kind and t.is_floating_point() else t
+            for t, a in zip(tensors, self.tensors, strict=True)
         ]
 
-    def drawn(self, options: Sequence[Any], seed: int | None) -> int:
+    def drawn(self, options: Sequence[Any], seed: int | torch.Tensor | None) -> int:
         """The seed of a call: the one that is given, or one from torch's default generator if random numbers are needed."""
         if self.random is None:
             return 0
         if seed is None:
             return int(torch.randint(0, 1 << 62, ())) if self.random(self.named(options)) else 0
-        if not 0 <= seed < 1 << 63:
-            raise UsageError(f"{self.name}: seed must be a number from 0 to 2^63 - 1, not {seed}")
-        return seed
+        number = int(seed)
+        if not 0 <= number < 1 << 63:
+            raise UsageError(f"{self.name}: seed must be a number from 0 to 2^63 - 1, not {number}")
+        return number
 
 
 def kinds_of(workload: type[Workload]) -> tuple[str, ...]:
@@ -467,11 +481,16 @@ def by_value(workload: Workload) -> dict[str, Any]:
 def function_of(operation: Operation) -> Callable[..., Any]:
     """The function that calls an operation: with tensors, options and, if it is random, the seed.
 
-    On tensors of a GPU that need no derivative, the launch takes place without torch's dispatcher, which costs more time than the
-    launch. Where something observes or transforms operations (torch.compile, autograd, dispatch modes, functorch, autocast), the
-    call goes through the dispatcher.
+    On tensors of a GPU that need no derivative, the launch takes place without torch's dispatcher, which costs more
+    time than the launch. Where something observes or transforms operations (torch.compile, autograd, dispatch modes,
+    functorch, autocast), the call goes through the dispatcher.
     """
-    count, visible, trains, random = len(operation.tensors), operation.visible, operation.trains, operation.random is not None
+    count, visible, trains, random = (
+        len(operation.tensors),
+        operation.visible,
+        operation.trains,
+        operation.random is not None,
+    )
     names = [t.name for t in operation.tensors]
     chosen_ = len(operation.options)
     accepted = [operation.accepted(option) for option in operation.options]
@@ -482,15 +501,18 @@ def function_of(operation: Operation) -> Callable[..., Any]:
             for name, tensor in zip(names, tensors, strict=True):
                 if not isinstance(tensor, torch.Tensor):
                     raise UsageError(f"{operation.name}: {name} must be a tensor, not {type(tensor).__name__}")
+            check_transforms(operation.name, tensors)
             options = args[count : count + chosen_]
             if not all(type(value) in types for value, types in zip(options, accepted, strict=True)):
-                options = [operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True)]
+                options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
                 args = (*tensors, *options, *args[count + chosen_ :])
             if is_direct(tensors):  # not under autocast
                 seed = operation.drawn(options, args[-1]) if random else 0
                 results = operation.execute(tensors, options, False, seed)
                 return results[0] if visible == 1 else tuple(results)
-        if operation.autocast and torch.is_autocast_enabled(tensors[0].device.type):
+        if random and isinstance(args[-1], int):
+            args = (*args[:-1], torch.tensor(args[-1]))
+        if operation.autocast and is_autocast(tensors[0]):
             args = (*operation.converted(tensors), *args[count:])
         if trains:
             training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -505,6 +527,27 @@ def function_of(operation: Operation) -> Callable[..., Any]:
     return call
 
 
+def is_autocast(tensor: torch.Tensor) -> bool:
+    """Whether autocast is enabled for the device of a tensor; the device meta has no autocast."""
+    kind = tensor.device.type
+    return bool(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind))
+
+
+def check_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse what would compute another result without an error: transforms of torch.func, and forward-mode derivatives.
+
+    Raises:
+        NotImplementedError: names the transform.
+    """
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    if interpreter is not None and interpreter.key() != torch._C._functorch.TransformType.Functionalize:
+        raise NotImplementedError(
+            f"ptxkit.torch.{name} does not support torch.func.{interpreter.key().name.lower()}{_INSTEAD}"
+        )
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise NotImplementedError(f"ptxkit.torch.{name} has no forward-mode derivative; use torch.autograd.grad")
+
+
 def is_direct(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call may bypass torch's dispatcher: on a GPU, without a derivative, with nothing that observes the call."""
     grad = torch.is_grad_enabled()
@@ -514,6 +557,5 @@ def is_direct(tensors: Sequence[torch.Tensor]) -> bool:
     return not (
         torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_any_autocast_enabled()
     )

@@ -1,0 +1,108 @@
+"""Plans are made once for each kind of call, by any number of threads, and bound the memory that they need."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+import torch
+
+import ptxkit.torch as pt
+from ptxkit.torch import operations
+from ptxkit.torch.plan import ALIGNMENT, Plan
+from ptxkit.torch.table import OPERATIONS
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The plans that are made during a test."""
+    found = []
+    original = Plan.__init__
+
+    def counted(self, *args):
+        original(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(Plan, "__init__", counted)
+    return found
+
+
+def test_a_second_call_makes_no_plan(made):
+    x = torch.randn(3, 37)
+    for _ in range(3):
+        pt.softmax(x)
+    pt.softmax(x.t().contiguous().t())  # strides do not matter
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("other", [torch.randn(4, 38), torch.randn(3, 38).half(), torch.randn(3, 2, 38)])
+def test_another_shape_or_type_has_another_plan(made, other):
+    pt.softmax(torch.randn(3, 38))
+    before = len(made)
+    pt.softmax(other)
+    assert len(made) == before + 1
+
+
+def test_numbers_that_are_passed_by_value_share_a_plan(made):
+    x = torch.randn(41)
+    for scale in (0.1, 0.2, 0.3):
+        pt.quantize_int8(x, scale)
+    for seed in (1, 2):
+        pt.softmax(x.view(1, 41), 0.5, seed)
+    assert len(made) == 2
+
+
+def test_threads_share_plans_and_do_not_disturb_each_other(made):
+    inputs = [torch.randn(5, 43) for _ in range(8)]
+    barrier = threading.Barrier(8)
+
+    def run(x):
+        barrier.wait()
+        return [pt.layernorm(x), pt.layernorm(x)]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(run, inputs))
+    for x, found in zip(inputs, results, strict=True):
+        for y in found:
+            assert torch.allclose(y, torch.nn.functional.layer_norm(x, (43,)), atol=1e-5)
+    assert len(made) == 1
+
+
+def test_old_plans_are_dropped(made, monkeypatch):
+    monkeypatch.setattr(operations, "KEPT_PLANS", 2)
+    softmax = OPERATIONS["softmax"]
+    softmax._plans.clear()
+    for cols in (51, 52, 53, 51):
+        pt.softmax(torch.randn(1, cols))
+    assert len(made) == 4
+    assert len(softmax._plans) == 2
+
+
+def test_what_a_gpu_gets(made, monkeypatch):
+    """Addresses of inputs, results, values and temporaries in the order of the launch, all of them aligned."""
+    x = torch.randn(3 * 61 + 1)[1:].view(3, 61)
+    pt.layernorm(x)
+    (plan,) = made
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 99, raising=False)
+    seen = []
+    monkeypatch.setattr(plan, "_launches", (lambda values, stream: seen.append((list(values), stream)),))
+    ones = torch.ones(61)
+    (result,) = plan._launched((x, ones, ones), ())
+    ((values, stream),) = seen
+    assert stream == 99
+    assert len(values) == 4
+    assert values[0] != x.data_ptr()  # a copy, because x is not aligned
+    assert values[1:] == [ones.data_ptr(), ones.data_ptr(), result.data_ptr()]
+    assert not any(address % ALIGNMENT for address in values)
+
+
+def test_emulator_settings_apply():
+    import ptxkit
+
+    emulator = ptxkit.device("emulator")
+    emulator.reset_counters()
+    pt.softmax(torch.randn(2, 8))
+    assert emulator.counters.global_bytes >= 2 * 2 * 8 * 4
