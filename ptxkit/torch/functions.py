@@ -20,9 +20,9 @@ NormActivation: TypeAlias = Literal["none", "relu", "gelu"]
 SumActivation: TypeAlias = Literal["gelu", "silu", "relu"]
 
 
-def _filled(given: Tensor | None, x: Tensor, value: float) -> Tensor:
-    """A vector of the columns of x: the one that is given, or one with the same value everywhere."""
-    return x.new_full(x.shape[-1:], value) if given is None and isinstance(x, Tensor) else given  # type: ignore[return-value]
+def _filled(x: Tensor, value: float) -> Tensor:
+    """A vector of the columns of x with the same value everywhere. What is no tensor is refused later, by its name."""
+    return x.new_full(x.shape[-1:], value) if isinstance(x, Tensor) else x
 
 
 def _matrix(operation: str, name: str, tensor: Tensor) -> None:
@@ -53,7 +53,9 @@ def layernorm(
     Returns:
         As x. Its derivative is computed by ``layernorm_backward``.
     """
-    return CALLS["layernorm"](x, _filled(weight, x, 1), _filled(bias, x, 0), activation, eps)
+    return CALLS["layernorm"](
+        x, _filled(x, 1) if weight is None else weight, _filled(x, 0) if bias is None else bias, activation, eps
+    )
 
 
 def layernorm_backward(
@@ -83,7 +85,7 @@ def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tenso
     Returns:
         As x. Its derivative is computed by ``rmsnorm_backward``.
     """
-    return CALLS["rmsnorm"](x, _filled(weight, x, 1), eps)
+    return CALLS["rmsnorm"](x, _filled(x, 1) if weight is None else weight, eps)
 
 
 def rmsnorm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +125,9 @@ def layernorm_quantize(
     Returns:
         q (..., cols) int8, and the scales (...) float32.
     """
-    return CALLS["layernorm_quantize"](x, _filled(weight, x, 1), _filled(bias, x, 0), eps)
+    return CALLS["layernorm_quantize"](
+        x, _filled(x, 1) if weight is None else weight, _filled(x, 0) if bias is None else bias, eps
+    )
 
 
 # -- softmax -------------------------------------------------------------------------------------------------------------

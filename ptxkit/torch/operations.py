@@ -35,6 +35,9 @@ _SCHEMA_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
 _INSTEAD = (
     "; tensors may have any number of leading dimensions, such as a batch, and torch.autograd.grad computes derivatives"
 )
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -265,21 +268,20 @@ class Operation:
         Raises:
             UsageError: names the argument that is wrong. CompileError, FaultError: the kernel does not compile, or failed.
         """
-        key: list[Any] = [training]
-        for tensor in tensors:
-            key += (tensor.shape, tensor.dtype, tensor.device)
+        # the time of these lines is host time of each launch
+        kinds = [part for tensor in tensors for part in (tensor.shape, tensor.dtype, tensor.device)]
         values: list[Any] = []
         if self.values is not None:
             values += (value.item() for value in self.values(self.named(options)).values())
-            key += (o for i, o in enumerate(options) if i not in self._by_value)
+            kinds += (o for i, o in enumerate(options) if i not in self._by_value)
         else:
-            key += options
+            kinds += options
         if self.random is not None:
             values.append(seed)
-        known = tuple(key)
-        plan = self._plans.get(known)
+        key = (training, *kinds)
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self._planned(known, tensors, options, training)
+            plan = self._planned(key, tensors, options, training)
         return plan(tensors, values)
 
     @cached_property
@@ -332,7 +334,9 @@ class Operation:
         resolved = chosen(candidates, where)
         made = resolved.workload
         constants = self.constants(made) if self.constants is not None else {}
-        return Plan(self.name, resolved, Layout(inputs, outputs, constants, values, lambda: by_value(made)), device)
+        given = tuple(tuple(tensor.shape) for tensor in tensors)
+        layout = Layout(inputs, outputs, constants, values, lambda: by_value(made), given)
+        return Plan(self.name, resolved, layout, device)
 
     def workload(
         self, description: type[Workload], sizes: Sizes, kind: str, options: Mapping[str, Any], training: bool = False
@@ -492,32 +496,33 @@ def function_of(operation: Operation) -> Callable[..., Any]:
         operation.random is not None,
     )
     names = [t.name for t in operation.tensors]
-    chosen_ = len(operation.options)
+    end = count + len(operation.options)
+    simple = operation.values is None  # the options are checked when a plan is made
     accepted = [operation.accepted(option) for option in operation.options]
 
     def call(*args: Any) -> Any:
         tensors = args[:count]
         if not torch.compiler.is_compiling():
+            options = args[count:end]
+            if simple and is_direct(tensors):
+                results = operation.execute(
+                    tensors, options, False, operation.drawn(options, args[-1]) if random else 0
+                )
+                return results[0] if visible == 1 else tuple(results)
             for name, tensor in zip(names, tensors, strict=True):
                 if not isinstance(tensor, torch.Tensor):
                     raise UsageError(f"{operation.name}: {name} must be a tensor, not {type(tensor).__name__}")
             check_transforms(operation.name, tensors)
-            options = args[count : count + chosen_]
             if not all(type(value) in types for value, types in zip(options, accepted, strict=True)):
                 options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
-                args = (*tensors, *options, *args[count + chosen_ :])
-            if is_direct(tensors):  # not under autocast
-                seed = operation.drawn(options, args[-1]) if random else 0
-                results = operation.execute(tensors, options, False, seed)
-                return results[0] if visible == 1 else tuple(results)
+                args = (*tensors, *options, *args[end:])
         if random and isinstance(args[-1], int):
             args = (*args[:-1], torch.tensor(args[-1]))
         if operation.autocast and is_autocast(tensors[0]):
             args = (*operation.converted(tensors), *args[count:])
         if trains:
             training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-            at = count + chosen_
-            args = (*args[:at], training, *args[at:])
+            args = (*args[:end], training, *args[end:])
         found = operation_call(*args)
         if visible == 1:
             return found if isinstance(found, torch.Tensor) else found[0]
@@ -539,7 +544,7 @@ def check_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
     Raises:
         NotImplementedError: names the transform.
     """
-    interpreter = torch._C._functorch.peek_interpreter_stack()
+    interpreter = _functorch_interpreter()
     if interpreter is not None and interpreter.key() != torch._C._functorch.TransformType.Functionalize:
         raise NotImplementedError(
             f"ptxkit.torch.{name} does not support torch.func.{interpreter.key().name.lower()}{_INSTEAD}"
@@ -555,7 +560,9 @@ def is_direct(tensors: Sequence[torch.Tensor]) -> bool:
         if type(tensor) not in _PLAIN or not tensor.is_cuda or (grad and tensor.requires_grad) or tensor.is_neg():
             return False
     return not (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._is_any_autocast_enabled()
+        _dispatch_modes()
+        or _function_modes()
+        or _is_any_autocast_enabled()
+        or _functorch_interpreter() is not None
+        or forward_ad._current_level >= 0
     )
