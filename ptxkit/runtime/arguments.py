@@ -251,7 +251,7 @@ def _slot(bound: Bound, kernel: str, p: Parameter, slot: Slot) -> None:
     cell: Any = ctypes.c_uint64
     if slot.shape is not None:
         if p.kind not in ("pointer", "word") and (p.size != 8 or p.signed_known):
-            raise LaunchError(f"{kernel}: {p.label} got an array of {slot.dtype}; pass {p.wants}")
+            raise LaunchError(f"{kernel}: {p.label} got an array of {slot.dtype}; pass a number: {p.wants}")
         _check_element(kernel, p, slot, slot.dtype, math.prod(slot.shape) * slot.dtype.itemsize)
     else:
         if p.kind not in ("int", "float", "bits") or not _same(p, slot.dtype.type(0)):

@@ -14,7 +14,7 @@ from cuda.bindings import driver as bindings
 
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
 from ptxkit.isa.parser import parse
-from ptxkit.runtime.arguments import bind
+from ptxkit.runtime.arguments import Slot, bind
 from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.gpu import driver
 from ptxkit.runtime.gpu.context import own_target
@@ -133,6 +133,33 @@ def test_kernels_that_ended_well_are_not_blamed(gpu):
     gpu.driver.script["cuCtxSynchronize"] = [719]
     with pytest.raises(FaultError, match="^ill failed"):
         gpu.synchronize()
+
+
+def test_an_unbound_launch_stores_its_values_where_the_driver_reads_them(gpu):
+    ptx = PTX.replace("k()", "k(.param .u64 .ptr.global p, .param .f32 f)")
+    function = parse(ptx).functions["k"]
+    parameters = parameters_of(function, "", {}, ptx)
+    kernel = SimpleNamespace(**{**vars(KERNEL), "function": function, "parameters": parameters})
+    slots = Slot(1, np.dtype(np.float32), (4,)), Slot(0, np.dtype(np.float32))
+    seen = []
+
+    def launch(config, handle, pointers, extra):
+        values = ctypes.c_uint64.from_address(pointers[0]).value, ctypes.c_float.from_address(pointers[1]).value
+        seen.append((config._obj.stream, *values))
+        return 0
+
+    gpu.driver.cuLaunchKernelEx = launch
+    unbound = gpu.unbound(kernel, bind("k", parameters, slots, gpu), Geometry("k", function, 1, 32, 0, None, False, FACTS))
+    unbound((0.5, 0x1000), 7)
+    unbound((1.5, 0x2000), 8)
+    assert seen == [(7, 0x1000, 0.5), (8, 0x2000, 1.5)]
+
+
+def test_an_unbound_launch_that_fails_says_so(gpu):
+    unbound = gpu.unbound(KERNEL, bind("k", (), (), gpu), Geometry("k", FUNCTION, 1, 32, 0, None, False, FACTS))
+    gpu.driver.script["cuLaunchKernelEx"] = [700]
+    with pytest.raises(MemoryFault, match="^k failed"):
+        unbound((), 0)
 
 
 def test_an_earlier_kernels_fault_at_a_launch_is_a_fault(gpu):

@@ -10,6 +10,7 @@ import pytest
 
 import ptxkit
 from ptxkit.errors import CompileError, LaunchError, RaceError, UsageError
+from ptxkit.runtime.arguments import Slot
 
 SOURCE = """
 struct Pair { double a; int b; };
@@ -132,6 +133,38 @@ def test_a_prepared_launch_runs_as_often_as_it_is_called(device, saxpy):
 def test_a_prepared_launch_takes_no_numpy_array(device, saxpy):
     with pytest.raises(LaunchError, match=r"'y' \(float\*\) is a numpy array; a prepared launch takes device.upload"):
         saxpy.prepare(f32(1), device.upload(np.ones(4, f32)), np.zeros(4, f32), 4, grid=1, block=32)
+
+
+def test_an_unbound_launch_gets_its_arrays_and_numbers_when_it_is_called(device, saxpy):
+    f32 = np.dtype(np.float32)
+    slots = Slot(2, f32), Slot(0, f32, (100,)), Slot(1, f32, (100,))
+    launch = saxpy.unbound(*slots, np.int32(100), grid=1, block=128)
+    x = device.upload(np.arange(100, dtype=np.float32))
+    for factor in (2.0, 3.0):
+        y = device.upload(np.ones(100, np.float32))
+        launch((x.address, y.address, factor), 0)
+        np.testing.assert_array_equal(y.numpy(), factor * np.arange(100) + 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "slot", "message"),
+    [
+        (1, Slot(0, np.dtype(np.int32), (4,)), r"saxpy: argument 2 'x' \(const float\*\) got an array of int32"),
+        (0, Slot(0, np.dtype(np.float64)), r"saxpy: argument 1 'a' \(float32\) got a number of float64"),
+        (3, Slot(0, np.dtype(np.int32), (4,)), r"saxpy: argument 4 'n' \(int32\) got an array of int32; pass a number"),
+        (2, np.ones(4, np.float32), "a launch with open arguments takes device.upload of it"),
+    ],
+)
+def test_an_unbound_launch_checks_its_slots(saxpy, place, slot, message):
+    arguments = [np.float32(1), np.uint64(0), np.uint64(0), np.int32(1)]
+    arguments[place] = slot
+    with pytest.raises(LaunchError, match=message):
+        saxpy.unbound(*arguments, grid=1, block=1)
+
+
+def test_a_prepared_launch_takes_no_slot(saxpy):
+    with pytest.raises(LaunchError, match=r"a prepared launch takes no Slot; unbound\(\) makes a launch that does"):
+        saxpy.prepare(Slot(0, np.dtype(np.float32)), np.uint64(0), np.uint64(0), np.int32(1), grid=1, block=1)
 
 
 def test_arguments_are_named_as_in_the_source(saxpy):
