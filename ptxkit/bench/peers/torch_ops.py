@@ -196,6 +196,24 @@ def add_activation(w: Any, torch: Any) -> Function:
     return lambda x, residual: act(x + residual)
 
 
+@op("add_activation_backward", "dx")
+def add_activation_backward(w: Any, torch: Any) -> Function:
+    aten = torch.ops.aten
+    slopes: dict[str, Function] = {
+        "gelu": lambda dy, z: aten.gelu_backward(dy, z, approximate="tanh"),
+        "silu": aten.silu_backward,
+        "relu": lambda dy, z: aten.threshold_backward(dy, z, 0),
+    }
+    slope = slopes[w.activation]
+    return lambda dy, x, residual: slope(dy, x + residual)
+
+
+@op("swiglu_backward", "dgate", "dup")
+def swiglu_backward(w: Any, torch: Any) -> Function:
+    silu, silu_backward = torch.nn.functional.silu, torch.ops.aten.silu_backward
+    return lambda dy, gate, up: (silu_backward(dy * up, gate), dy * silu(gate))
+
+
 @op("swiglu", "out")
 def swiglu(w: Any, torch: Any) -> Function:
     return lambda gate, up: torch.nn.functional.silu(gate) * up
@@ -303,6 +321,12 @@ def layernorm_quantize(w: Any, torch: Any) -> Function:
 
 
 # -- gradients -------------------------------------------------------------------------------------------------------------
+
+
+@op("softmax_backward", "dx")
+def softmax_backward(w: Any, torch: Any) -> Function:
+    scale, backward = w.scale, torch.ops.aten._softmax_backward_data
+    return lambda y, dy: backward(dy, y, -1, y.dtype) if scale == 1 else backward(dy, y, -1, y.dtype) * scale
 
 
 @op("layernorm_backward", "dx", "dgamma", "dbeta")
