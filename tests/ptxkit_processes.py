@@ -150,7 +150,7 @@ def _import_all() -> None:
     import ptxkit
     from ptxkit.compiler import toolkit
 
-    optional = ("ptxkit.bench.peers.", "ptxkit.cutlass.", "ptxkit.__main__")
+    optional = ("ptxkit.bench.peers.", "ptxkit.cutlass.", "ptxkit.torch", "ptxkit.__main__")
     for module in pkgutil.walk_packages(ptxkit.__path__, "ptxkit."):
         if not module.name.startswith(optional) and "._data" not in module.name:
             importlib.import_module(module.name)

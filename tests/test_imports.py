@@ -147,3 +147,14 @@ def test_import_loads_few_modules(statement, most):
     code = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(len(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= most
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_without_torch_its_operations_say_what_to_install():
+    with pytest.raises(ImportError, match=r"ptxkit.torch needs torch.*pip install 'ptxkit\[torch\]'"):
+        importlib.import_module("ptxkit.torch")
+
+
+def test_only_the_operations_on_tensors_comparisons_and_graphs_import_torch():
+    strangers = {f for f in importers("torch") if not f.startswith(("torch/", "bench/", "fusion/"))}
+    assert not strangers

@@ -5,6 +5,13 @@ It needs torch 2.6 or newer. ``import ptxkit`` alone does not import torch. docs
 
 from __future__ import annotations
 
+import importlib.util
+
+if importlib.util.find_spec("torch") is None:
+    raise ImportError(
+        "ptxkit.torch needs torch, which is not installed here: pip install 'ptxkit[torch]'", name="torch"
+    )
+
 from ptxkit.torch.description import operation
 from ptxkit.torch.functions import (
     add_activation,
