@@ -11,6 +11,7 @@ import functools
 import threading
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -161,6 +162,8 @@ class Operation:
     autocast: Literal["", "f32", "lower", "widest"] = "widest"
     gradient: Gradient | None = None
     namespace: str = "ptxkit"
+    _plans: dict[Any, Plan | Zeros] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     # -- what the parts say together ---------------------------------------------------------------------------------
 
@@ -252,14 +255,6 @@ class Operation:
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _plans(self) -> dict[Any, Plan | Zeros]:
-        return {}
-
-    @cached_property
-    def _lock(self) -> threading.RLock:
-        return threading.RLock()
-
     def execute(
         self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool, seed: int = 0
     ) -> list[torch.Tensor]:
@@ -296,7 +291,15 @@ class Operation:
     def _planned(
         self, key: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool
     ) -> Plan | Zeros:
-        with self._lock:  # one thread compiles
+        device = tensors[0].device
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                f"{self.name}: the first call with these shapes and types compiles and loads a kernel, which a CUDA graph cannot "
+                "capture; call it once before the capture"
+            )
+        # ptxkit makes the context of its GPU current, so that torch's current device is restored
+        current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with self._lock, current:  # one thread compiles
             if key not in self._plans:
                 made = self.plan(tensors, options, training)
                 while len(self._plans) >= KEPT_PLANS:
@@ -380,7 +383,7 @@ class Operation:
                 missing = (r for r in self.results if r.saved)
                 results += [tensors[0].new_empty(0, dtype=torch_dtype(r.kind) if r.kind else None) for r in missing]
             if self.random is not None:
-                results.append(torch.tensor(used, dtype=torch.int64))
+                results.append(torch.tensor(used, dtype=torch.int64, device="cpu"))
             return returned(results)
 
         def fake(*args: Any) -> Any:
@@ -461,7 +464,7 @@ class Operation:
         if self.random is None:
             return 0
         if seed is None:
-            return int(torch.randint(0, 1 << 62, ())) if self.random(self.named(options)) else 0
+            return int(torch.randint(0, 1 << 62, (), device="cpu")) if self.random(self.named(options)) else 0
         number = int(seed)
         if not 0 <= number < 1 << 63:
             raise UsageError(f"{self.name}: seed must be a number from 0 to 2^63 - 1, not {number}")
@@ -517,7 +520,7 @@ def function_of(operation: Operation) -> Callable[..., Any]:
                 options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
                 args = (*tensors, *options, *args[end:])
         if random and isinstance(args[-1], int):
-            args = (*args[:-1], torch.tensor(args[-1]))
+            args = (*args[:-1], torch.tensor(args[-1], device="cpu"))
         if operation.autocast and is_autocast(tensors[0]):
             args = (*operation.converted(tensors), *args[count:])
         if trains:

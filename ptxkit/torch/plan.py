@@ -101,11 +101,6 @@ class Plan:
     """
 
     def __init__(self, name: str, resolved: ResolvedVariant, layout: Layout, device: torch.device) -> None:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise UsageError(
-                f"{name}: the first call with these shapes and types compiles and loads a kernel, which a CUDA graph cannot "
-                "capture; call it once before the capture"
-            )
         self.name = name
         self.layout = layout
         self.device = device

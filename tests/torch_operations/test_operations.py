@@ -146,6 +146,17 @@ def test_random_numbers_come_from_the_generator_of_torch(where):
     assert not torch.equal(first, second)
 
 
+def test_a_checkpoint_draws_the_same_random_numbers_again():
+    from torch.utils.checkpoint import checkpoint
+
+    x, bias, residual = BY_NAME["bias_residual"].tensors()
+    found = []
+    for call in (pt.bias_dropout_residual, lambda *t: checkpoint(pt.bias_dropout_residual, *t, use_reentrant=False)):
+        torch.manual_seed(2)
+        found.append(torch.autograd.grad(call(x, bias, residual, 0.5).square().sum(), x)[0])
+    assert torch.equal(*found)
+
+
 def test_without_dropout_no_random_number_is_drawn():
     (x,) = BY_NAME["softmax"].tensors()
     state = torch.get_rng_state()
