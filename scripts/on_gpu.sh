@@ -2,7 +2,7 @@
 # What only a GPU can say, in one go: tests on the device, expectations, the steps of the matrix products, a sweep. Results go to the
 # directory given (default: gpu-results); expectations/ is rewritten by the benchmark. Takes about ten minutes on an H200.
 #
-#     scripts/on_gpu.sh [DIRECTORY] [STEP]...      steps: tests bench gemm sweep, all if none is named, and tuner
+#     scripts/on_gpu.sh [DIRECTORY] [STEP]...      steps: tests bench gemm sweep, all if none is named, and tuner, torch
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-gpu-results}")
@@ -27,6 +27,10 @@ for step in "${steps[@]}"; do
     sweep)
         "$python" -m ptxkit sweep tiles micro_tiling_matmul:step9_stream_k 4096 4096 4096 --evaluations 150 --peers cublas \
             --journal "$out/step9_stream_k.jsonl" >"$out/sweep.log" 2>&1 ;;
+    torch) # needs torch
+        "$python" -m pytest -q --device gpu tests/torch_operations >"$out/torch.log" 2>&1 &&
+            "$python" scripts/torch_overhead.py --json "$out/torch_overhead.json" >"$out/torch_overhead.log" 2>&1 &&
+            "$python" scripts/torch_block.py --json "$out/torch_block.json" >"$out/torch_block.log" 2>&1 ;;
     tuner) # needs kernel_tuner
         "$python" scripts/against_kernel_tuner.py --configurations 120 >"$out/tuner.log" 2>&1 ;;
     *) echo "no step $step" >&2; exit 2 ;;

@@ -41,6 +41,11 @@ from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_para
 from ptxkit.runtime.tensor_map.limits import Encoding
 
 
+KEPT_MAPS = 4096
+"""Encoded tensor maps that a launch with open arguments keeps, by the address of the array: an allocator gives the same addresses
+again, for each layer of a model others."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """An argument that is given at each launch: an array by its address, or a number.
@@ -291,7 +296,7 @@ def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memor
     bound.encoders[p.index] = encode
     if isinstance(value.array, Slot):
         described(0)  # reports errors that do not depend on the address now
-        bound.open.append(OpenArgument(value.array.index, p.offset, encode=lru_cache(maxsize=64)(encode)))
+        bound.open.append(OpenArgument(value.array.index, p.offset, encode=lru_cache(maxsize=KEPT_MAPS)(encode)))
         return
     found = device_address(value, memory, f"{kernel}: {p.label}")
     if isinstance(found, np.ndarray):

@@ -318,6 +318,38 @@ def swiglu_ffn(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return CALLS["swiglu_ffn"](x, gate, up, down)
 
 
+def linear_layernorm_gelu(
+    x: Tensor, weight: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5
+) -> Tensor:
+    """``gelu(layer_norm(x weight^T + bias) * gamma + beta)``, in bfloat16 or float16, in two launches.
+
+    Args:
+        x: (..., hidden). weight: (features, hidden). bias, gamma, beta: (features,). hidden and features are multiples of 8.
+
+    Returns:
+        (..., features). Its derivative computes the product and its statistics again, and consists of two products and
+        ``layernorm_backward``; the sum for bias is torch's.
+    """
+    return CALLS["linear_layernorm_gelu"](x, weight, bias, gamma, beta, eps)
+
+
+def ffn_sublayer(
+    x: Tensor, weight: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, residual: Tensor, eps: float = 1e-5
+) -> Tensor:
+    """``residual + gelu((layer_norm(x) * gamma + beta) weight^T + bias)``, in bfloat16 or float16, in two launches.
+
+    Args:
+        x: (..., hidden). weight: (features, hidden). bias: (features,). gamma, beta: (hidden,). hidden and features are
+            multiples of 8.
+        residual: (..., features).
+
+    Returns:
+        As residual. Its derivative computes rows and product again, and consists of two products, ``add_activation_backward``
+        and ``layernorm_backward``; the sum for bias is torch's.
+    """
+    return CALLS["ffn_sublayer"](x, weight, bias, gamma, beta, residual, eps)
+
+
 # -- attention -----------------------------------------------------------------------------------------------------------
 
 

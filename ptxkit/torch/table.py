@@ -376,6 +376,31 @@ def _swiglu_ffn_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wante
     return dx, dgate, dup, product(dy.t(), CALLS["swiglu"](g, u).t()) if wanted[3] else None
 
 
+def _linear_layernorm_gelu_gradient(
+    kept: Kept, options: Named, grads: Grads, wanted: Wanted
+) -> Sequence[torch.Tensor | None]:
+    """The product and the statistics of its rows are computed again."""
+    x, weight, bias, gamma, beta = kept
+    dy, x2 = rows_of(grads[0]), rows_of(x)
+    z = product(x2, weight) + bias
+    _, mean, rstd = OPERATIONS["layernorm"].registered(z, gamma, beta, "gelu", options["eps"], True)
+    dz, dgamma, dbeta = CALLS["layernorm_backward"](dy, z, gamma, beta, mean, rstd, "gelu")
+    dx = product(dz, weight.t()).view(x.shape) if wanted[0] else None
+    dw = product(dz.t(), x2.t()) if wanted[1] else None
+    return dx, dw, dz.sum(0) if wanted[2] else None, dgamma, dbeta
+
+
+def _ffn_sublayer_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    """The normalized rows and the product are computed again."""
+    x, weight, bias, gamma, beta = kept
+    dy, x2 = rows_of(grads[0]), rows_of(x)
+    rows, mean, rstd = OPERATIONS["layernorm"].registered(x2, gamma, beta, "none", options["eps"], True)
+    dz = CALLS["add_activation_backward"](dy, product(rows, weight), bias.expand_as(dy), "gelu")
+    dw = product(dz.t(), rows.t()) if wanted[1] else None
+    dx, dgamma, dbeta = CALLS["layernorm_backward"](product(dz, weight.t()), x2, gamma, beta, mean, rstd, "none")
+    return dx.view(x.shape), dw, dz.sum(0) if wanted[2] else None, dgamma, dbeta, grads[0]
+
+
 def _kept(*names: str) -> Callable[[Named, Mapping[str, torch.Tensor]], Kept]:
     """Keeps arguments and results by name."""
     return lambda given, made: tuple(given[name] if name in given else made[name] for name in names)
@@ -425,6 +450,38 @@ PRODUCTS = (
         (Result("y", "*tokens hidden"),),
         autocast="lower",
         gradient=Gradient(_kept("x", "gate", "up", "down"), _swiglu_ffn_gradient),
+    ),
+    Operation(
+        "linear_layernorm_gelu",
+        of("linear_layernorm_gelu", ("row_kernels_wgmma", "row_kernels")),
+        (
+            TensorArgument("x", "*rows hidden"),
+            TensorArgument("weight", "features hidden", "w"),
+            TensorArgument("bias", "features"),
+            TensorArgument("gamma", "features"),
+            TensorArgument("beta", "features"),
+        ),
+        (Option("eps", float, 1e-5),),
+        (Result("out", "*rows features"),),
+        autocast="lower",
+        gradient=Gradient(_kept("x", "weight", "bias", "gamma", "beta"), _linear_layernorm_gelu_gradient),
+    ),
+    Operation(
+        "ffn_sublayer",
+        of("ffn_sublayer", ("row_kernels_wgmma", "row_kernels")),  # the others read weights in another form
+        (
+            TensorArgument("x", "*rows hidden"),
+            TensorArgument("weight", "features hidden", "w"),
+            TensorArgument("bias", "features"),
+            TensorArgument("gamma", "hidden"),
+            TensorArgument("beta", "hidden"),
+            TensorArgument("residual", "*rows features"),
+        ),
+        (Option("eps", float, 1e-5),),
+        (Result("out", "*rows features"),),
+        fixed={"weights": "plain"},
+        autocast="lower",
+        gradient=Gradient(_kept("x", "weight", "bias", "gamma", "beta"), _ffn_sublayer_gradient),
     ),
 )
 

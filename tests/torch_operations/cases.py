@@ -101,6 +101,21 @@ CASES = [
         scale=0.5,
         **HALF,
     ),
+    Case(
+        "linear_layernorm_gelu",
+        pt.linear_layernorm_gelu,
+        lambda x, w, b, g, s: gelu(F.layer_norm(F.linear(x, w, b), (32,), g, s)),
+        ((2, 4, 64), (32, 64), (32,), (32,), (32,)),
+        **HALF,
+    ),
+    Case(
+        "ffn_sublayer",
+        pt.ffn_sublayer,
+        lambda x, w, b, g, s, r: r + gelu(F.linear(F.layer_norm(x, (64,), g, s), w, b)),
+        ((2, 4, 64), (32, 64), (32,), (64,), (64,), (2, 4, 32)),
+        scale=0.5,
+        **HALF,
+    ),
     Case("attention", pt.attention, lambda q, k, v: attend(q, k, v, False), ATTENTION, **HALF),
     Case(
         "attention_causal",

@@ -66,6 +66,8 @@ CALLS = {
     "swiglu": ("swiglu", ()),
     "bias_residual": ("bias_dropout_residual", (0.5, torch.tensor(7))),
     "swiglu_ffn": ("swiglu_ffn", ()),
+    "linear_layernorm_gelu": ("linear_layernorm_gelu", (1e-5,)),
+    "ffn_sublayer": ("ffn_sublayer", (1e-5,)),
     "attention": ("attention", (True, True)),
     "attention_scores": ("attention_scores", ("none",)),
     "quantize_int8": ("quantize_int8", (0.02, 3.0)),
