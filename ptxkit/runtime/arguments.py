@@ -40,10 +40,9 @@ from ptxkit.runtime.parameters import Parameter
 from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_parameter, device_address
 from ptxkit.runtime.tensor_map.limits import Encoding
 
-
 KEPT_MAPS = 4096
-"""Encoded tensor maps that a launch with open arguments keeps, by the address of the array: an allocator gives the same addresses
-again, for each layer of a model others."""
+"""Encoded tensor maps that a launch with open arguments keeps, by the address of the array: an allocator gives the same
+addresses again, for each layer of a model others."""
 
 
 @dataclass(frozen=True)
