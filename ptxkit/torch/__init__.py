@@ -1,6 +1,6 @@
 """The bundled kernels as operations on torch tensors, and kernels of one's own: ``import ptxkit.torch``.
 
-It needs torch 2.6 or newer. ``import ptxkit`` alone does not import torch. docs/torch.md has the examples.
+It needs torch 2.11 or newer. ``import ptxkit`` alone does not import torch. docs/torch.md has the examples.
 """
 
 from __future__ import annotations

@@ -276,6 +276,9 @@ def linear(
     _matrix("linear", "weight", weight)
     if activation not in ("none", "gelu"):
         raise UsageError(f"linear: activation must be none or gelu, not {activation!r}")
+    for name, tensor in (("x", x), ("bias", x if bias is None else bias)):
+        if not isinstance(tensor, Tensor):
+            raise UsageError(f"linear: {name} must be a tensor, not {type(tensor).__name__}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise UsageError(f"linear: bias has the shape {tuple(bias.shape)}, but must be ({weight.shape[0]},)")
     if activation == "gelu" and bias is not None and x.dtype != torch.float32 and not any(n % 8 for n in weight.shape):

@@ -465,9 +465,9 @@ class Operation:
             return 0
         if seed is None:
             return int(torch.randint(0, 1 << 62, (), device="cpu")) if self.random(self.named(options)) else 0
-        number = int(seed)
+        number = int(seed) if isinstance(seed, int | torch.Tensor) else -1
         if not 0 <= number < 1 << 63:
-            raise UsageError(f"{self.name}: seed must be a number from 0 to 2^63 - 1, not {number}")
+            raise UsageError(f"{self.name}: seed must be a whole number from 0 to 2^63 - 1, not {seed}")
         return number
 
 
@@ -519,7 +519,9 @@ def function_of(operation: Operation) -> Callable[..., Any]:
             if not all(type(value) in types for value, types in zip(options, accepted, strict=True)):
                 options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
                 args = (*tensors, *options, *args[end:])
-        if random and isinstance(args[-1], int):
+        if random and not isinstance(args[-1], torch.Tensor | None):
+            if not isinstance(args[-1], int):
+                raise UsageError(f"{operation.name}: seed must be a whole number, not {args[-1]!r}")
             args = (*args[:-1], torch.tensor(args[-1], device="cpu"))
         if operation.autocast and is_autocast(tensors[0]):
             args = (*operation.converted(tensors), *args[count:])
