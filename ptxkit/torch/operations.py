@@ -488,8 +488,8 @@ def by_value(workload: Workload) -> dict[str, Any]:
 def function_of(operation: Operation) -> Callable[..., Any]:
     """The function that calls an operation: with tensors, options and, if it is random, the seed.
 
-    On tensors of a GPU that need no derivative, the launch takes place without torch's dispatcher, which costs more
-    time than the launch. Where something observes or transforms operations (torch.compile, autograd, dispatch modes,
+    On tensors of a GPU, the launch takes place without torch's dispatcher, which costs more
+    time than the launch. Where something observes or transforms operations (torch.compile, dispatch modes,
     functorch, autocast), the call goes through the dispatcher.
     """
     count, visible, trains, random = (
@@ -507,11 +507,14 @@ def function_of(operation: Operation) -> Callable[..., Any]:
         tensors = args[:count]
         if not torch.compiler.is_compiling():
             options = args[count:end]
-            if simple and is_direct(tensors):
-                results = operation.execute(
-                    tensors, options, False, operation.drawn(options, args[-1]) if random else 0
-                )
-                return results[0] if visible == 1 else tuple(results)
+            if simple and is_plain(tensors):
+                wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+                if not wanted:
+                    seed = operation.drawn(options, args[-1]) if random else 0
+                    results = operation.execute(tensors, options, False, seed)
+                    return results[0] if visible == 1 else tuple(results)
+                if operation.gradient is not None:
+                    return _Direct.apply(operation, options, args[-1] if random else None, *tensors)
             for name, tensor in zip(names, tensors, strict=True):
                 if not isinstance(tensor, torch.Tensor):
                     raise UsageError(f"{operation.name}: {name} must be a tensor, not {type(tensor).__name__}")
@@ -558,11 +561,10 @@ def check_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
         raise NotImplementedError(f"ptxkit.torch.{name} has no forward-mode derivative; use torch.autograd.grad")
 
 
-def is_direct(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a call may bypass torch's dispatcher: on a GPU, without a derivative, with nothing that observes the call."""
-    grad = torch.is_grad_enabled()
+def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a call may bypass torch's dispatcher: on a GPU, with nothing that observes or transforms the call."""
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or not tensor.is_cuda or (grad and tensor.requires_grad) or tensor.is_neg():
+        if type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg():
             return False
     return not (
         _dispatch_modes()
@@ -571,3 +573,28 @@ def is_direct(tensors: Sequence[torch.Tensor]) -> bool:
         or _functorch_interpreter() is not None
         or forward_ad._current_level >= 0
     )
+
+
+class _Direct(torch.autograd.Function):
+    """An operation with its derivative, without torch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation, options: Sequence[Any], seed: Any, *tensors: torch.Tensor) -> Any:
+        """The visible results."""
+        assert operation.gradient is not None
+        used = operation.drawn(options, seed)
+        results = operation.execute(tensors, options, operation.trains, used)
+        made = dict(zip((r.name for r in operation.results), results, strict=True))
+        if operation.random is not None:
+            made["seed"] = torch.tensor(used, dtype=torch.int64, device="cpu")
+        ctx.operation, ctx.options = operation, operation.named(options)
+        given = dict(zip((t.name for t in operation.tensors), tensors, strict=True))
+        ctx.save_for_backward(*operation.gradient.save({**given, **ctx.options}, made))
+        return results[0] if operation.visible == 1 else tuple(results[: operation.visible])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """The gradients of the tensors that need one."""
+        wanted = ctx.needs_input_grad[3:]
+        found = ctx.operation.gradient.compute(ctx.saved_tensors, ctx.options, grads, wanted)
+        return (None, None, None, *(g if needed else None for g, needed in zip(found, wanted, strict=True)))

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
+from torch_operations.cases import BY_NAME, CASES
 
 import ptxkit.torch as pt
 from ptxkit.torch import operations
@@ -97,6 +98,38 @@ def test_what_a_gpu_gets(made, monkeypatch):
     assert values[0] != x.data_ptr()  # a copy, because x is not aligned
     assert values[1:] == [ones.data_ptr(), ones.data_ptr(), result.data_ptr()]
     assert not any(address % ALIGNMENT for address in values)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.differentiable], ids=lambda case: case.name)
+def test_calls_without_the_dispatcher_are_the_same(monkeypatch, case):
+    """Calls on a GPU bypass the dispatcher; here those in the emulator do."""
+    tensors = case.tensors()
+    found = []
+    for plain in (False, True):
+        monkeypatch.setattr(operations, "is_plain", lambda tensors, plain=plain: plain)
+        y = case.ours(*tensors)
+        inference = case.ours(*(t.detach() for t in tensors))
+        assert torch.equal(inference, y)
+        assert not inference.requires_grad
+        found.append((y, *torch.autograd.grad(y, tensors, torch.ones_like(y))))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-2, atol=1e-4)  # the sums of dq have any order
+
+
+def test_dropout_without_the_dispatcher(monkeypatch):
+    monkeypatch.setattr(operations, "is_plain", lambda tensors: True)
+    x, bias, residual = BY_NAME["bias_residual"].tensors()
+    out = pt.bias_dropout_residual(x, bias, residual, 0.5, seed=11)
+    kept = (out != residual).float() * 2
+    assert torch.equal(torch.autograd.grad(out.sum(), x)[0], kept)
+
+
+def test_a_derivative_of_a_derivative_without_the_dispatcher(monkeypatch):
+    monkeypatch.setattr(operations, "is_plain", lambda tensors: True)
+    x = torch.randn(3, 8, requires_grad=True)
+    (first,) = torch.autograd.grad(pt.softmax(x).square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="derivatives of derivatives"):
+        first.sum().backward()
 
 
 def test_emulator_settings_apply():
