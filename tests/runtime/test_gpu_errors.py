@@ -236,7 +236,15 @@ def test_shared_memory_beyond_the_default_is_asked_for_once_and_counts_the_stati
 
 def test_an_unloaded_image_is_loaded_anew(gpu):
     image = SimpleNamespace(
-        key="one", cubin=b"cubin", source_name="k.ptx", ptx=PTX, target="sm_90a", sources=(), names={}, macros={}
+        key="one",
+        cubin=b"cubin",
+        source_name="k.ptx",
+        ptx=PTX,
+        target="sm_90a",
+        sources=(),
+        names={},
+        macros={},
+        expanded="",
     )
     first = gpu.load(image)
     assert gpu.load(image) is first
