@@ -3,8 +3,9 @@
 PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations". An agent of its own are the tcgen05.mma,
 cp and shift of a thread, which is done where a thread has waited for the mbarrier of their tcgen05.commit. The
 tcgen05.ld and st of a warp are done at its tcgen05.wait, and what the warp releases from then on lets others know of
-them. Operations of the tensor cores are in order with each other, and so are the accesses of one warp. What is still in
-flight when it is used is found elsewhere, as an error at once (:mod:`ptxkit.emulator.tensor_core.tcgen05.accesses`).
+them. Operations of the tensor cores are performed in the order in which they are issued, so that it suffices for them that
+their threads have issued them in order. The accesses of one warp are in order, too. What is still in flight when it is used
+is found elsewhere, as an error at once (:mod:`ptxkit.emulator.tensor_core.tcgen05.accesses`).
 
 Release and acquire order them as they order accesses to shared memory; relaxed synchronisation orders them together with
 tcgen05.fence (:mod:`ptxkit.emulator.racecheck.clocks`).
@@ -28,13 +29,14 @@ from ptxkit.emulator.simt.where import Where, named
 CONFLICTS = {
     "load": ("store", "write", "allocate"),
     "store": ("load", "store", "write", "read", "allocate"),
-    "write": ("load", "store", "allocate"),
-    "read": ("store", "allocate"),
+    "write": ("load", "store", "write", "read", "allocate"),
+    "read": ("store", "write", "allocate"),
     "deallocate": ("load", "store", "write", "read", "allocate"),
 }
 """What each kind of access has to come after. Loads and stores are tcgen05.ld and st; mma, cp and shift read and write."""
 
 _READING = ("load", "read")
+_OPERATIONS = ("write", "read")
 _EARLIER = {"load": "read", "read": "read", "store": "wrote", "write": "wrote", "allocate": "allocated"}
 _LATER = {"load": "reads", "read": "reads", "store": "writes", "write": "writes", "deallocate": "deallocates"}
 _FIX = {
@@ -44,6 +46,11 @@ _FIX = {
     "write": "wait for the mbarrier of its tcgen05.commit between them",
     "allocate": "put __syncthreads() (bar.sync) or barrier.cluster between them",
 }
+_ISSUE = (
+    "issue both from one thread, or put tcgen05.fence::before_thread_sync, a synchronisation of the two threads and "
+    "tcgen05.fence::after_thread_sync between them"
+)
+"""What puts operations of the tensor cores in order, which different threads issue."""
 
 
 class Reporter(Protocol):
@@ -61,6 +68,7 @@ class _Record:
         kind, where, who: see :meth:`TensorMemory.access`.
         warp: index in the wave of the warp that made it; -1 for an operation of the tensor cores.
         rank, number, interval: (n,) its agents and their intervals.
+        issuer, issued: (n,) the actors that executed the instruction, and their intervals.
     """
 
     kind: str
@@ -70,10 +78,12 @@ class _Record:
     rank: Index
     number: Index
     interval: Index
+    issuer: Index
+    issued: Index
 
 
 class TensorMemory:
-    """The last accesses to each cell of the tensor memory of a wave, by kind and warpgroup."""
+    """The last accesses to each cell of the tensor memory of a wave, by kind and warpgroup, or by the issuer of reads."""
 
     def __init__(self, races: Reporter) -> None:
         self.races = races
@@ -102,6 +112,8 @@ class TensorMemory:
                     # alloc and dealloc are synchronous: they need no tcgen05.fence
                     now = clocks.now.parts[EXECUTED if earlier == "allocate" or kind == "deallocate" else TENSOR]
                     known = now.data[rows[:, None], record.rank, record.number] >= record.interval
+                    if earlier in _OPERATIONS and kind in _OPERATIONS:
+                        known |= now.data[rows[:, None], record.rank, record.issuer] >= record.issued
                     if earlier == "allocate":  # the CTAs of a pair allocate together: to know of one of them is enough
                         known = known.any(1)
                     if record.warp != warp and not known.all():
@@ -126,10 +138,12 @@ class TensorMemory:
         clocks = self.races.clocks
         rows = self._rows(threads)
         warp = int(threads[0]) >> 5 if operation is None else -1
-        number, interval = (clocks.actor[rows], clocks.interval[rows]) if operation is None else operation
-        self._records.append(_Record(kind, where, who, warp, clocks.rank[rows], number, interval))
-        # warps that reach the same lanes are in different warpgroups
-        places = self._cells.setdefault((kind, warp >> 2), {})
+        issuer, issued = clocks.actor[rows], clocks.interval[rows]
+        number, interval = (issuer, issued) if operation is None else operation
+        self._records.append(_Record(kind, where, who, warp, clocks.rank[rows], number, interval, issuer, issued))
+        # warps that reach the same lanes are in different warpgroups; operations that write come one after the other
+        reader = operation is not None and kind == "read"
+        places = self._cells.setdefault((kind, -2 - int(rows[0]) if reader else warp >> 2), {})
         for r in cells:
             if r.sm not in places:
                 places[r.sm] = np.zeros((8, 512), np.int32)
@@ -149,10 +163,9 @@ class TensorMemory:
     def _tell(self, kind: str, where: Where, who: str, record: _Record, columns: Index) -> None:
         reads, read = kind in _READING, record.kind in _READING
         what = "read-after-write" if reads else "write-after-read" if read else "write-after-write"
+        fix = _ISSUE if kind in _OPERATIONS and record.kind in _OPERATIONS else _FIX[record.kind]
         first, last = int(columns[0]), int(columns[-1])
         place = f"column {first} of tensor memory" if first == last else f"columns {first} to {last} of tensor memory"
         early, late = _EARLIER[record.kind], _LATER[kind]
-        hazard = Hazard(
-            what, named(where), who, named(record.where), record.who, first, place, _FIX[record.kind], 1, (early, late)
-        )
+        hazard = Hazard(what, named(where), who, named(record.where), record.who, first, place, fix, 1, (early, late))
         self.races.hazards.add(hazard, where, record.where)

@@ -185,12 +185,12 @@ class _Wait:
             done = barriers.completed(index, self.expected(phase))
             for races in x.wave.races:
                 races.operations.waited(x, self.where, index, done, self.relaxed, self.within_cta)
-            if done.all():
-                barriers.waiters.polled.pop(self.number, None)
-            else:
+            failed = ~done & x.active()  # what inactive lanes would observe does not count
+            if failed.any():
                 x.wave.spin()
-                failed = ~done & x.active()
                 barriers.waiters.polled[self.number] = np.broadcast_to(index, x.shape)[failed]
+            else:
+                barriers.waiters.polled.pop(self.number, None)
             return done
 
         sources: tuple[Typed, ...] = (self.at.source, (self.phase, self.type))

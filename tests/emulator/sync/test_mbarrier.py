@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
 from ptxkit.emulator.sync.mbarriers import MAX_COUNT, pack, parity, unpack
-from ptxkit.errors import DeadlockError, MemoryFault, TrapError, UnsupportedError
+from ptxkit.errors import DeadlockError, InstructionLimitError, MemoryFault, TrapError, UnsupportedError
 
 HEAD = THREAD + ".shared .align 8 .b64 bar[64]; mov.u32 %r10, bar; setp.eq.u32 %p0, %r0, 0;\n"
 
@@ -333,3 +333,18 @@ def test_a_variable_of_a_function_has_its_name_from_the_source():
     )
     with pytest.raises(TrapError, match=r"the mbarrier at 0x400 \(full\) is no mbarrier"):
         Run(text)(np.zeros(1), np.zeros(1))
+
+
+@pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
+def test_a_listing_of_threads_whose_wait_has_succeeded_in_all_active_lanes(kind):
+    """What the other lanes of the warp would observe does not count: lanes 16 to 31 would test for the phase after."""
+    body = (
+        initialised(1)
+        + f"""
+    @%p0 mbarrier.arrive.shared::cta.b64 _, [%r10]; bar.sync 0; shr.u32 %r13, %r0, 4; setp.ge.u32 %p2, %r0, 16; @%p2 bra OUT;
+    LOOP: mbarrier.{kind}.parity.shared::cta.b64 %p1, [%r10], %r13; bra LOOP;
+    OUT:
+    """
+    )
+    with pytest.raises(InstructionLimitError, match=f"mbarrier.{kind}.*lanes 0-15 of warp 0 of CTA"):
+        run(body, np.zeros(32, np.uint32), np.zeros(32, np.uint32), max_instructions=5000)

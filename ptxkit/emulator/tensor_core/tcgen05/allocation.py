@@ -211,7 +211,12 @@ def _dealloc(b: Binding) -> Step | Gated:
         for w, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
             cta = int(warps.cta[w])
             memory.use_group(cta, group, where)
-            column = address(start)[1]
+            lane, column = address(start)
+            if lane:
+                raise MemoryFault(
+                    f"{where}: {warps.name(w)} deallocates the address {start:#010x}, which names lane {lane}; "
+                    "tcgen05.dealloc takes the address that tcgen05.alloc has written, which names lane 0"
+                )
             found = memory.allocation(cta, column)
             if found is None or found.count != count:
                 raise MemoryFault(f"{where}: {warps.name(w)} deallocates {_refusal(memory, cta, column, count)}")

@@ -20,6 +20,9 @@ from ptxkit.errors import RaceError
 
 AFTER, BEFORE = "fence::after_thread_sync", "fence::before_thread_sync"
 
+_OF_OTHERS = ("transfer", "issued write", "issued read")
+"""Accesses that only those of other warps must be separated from, by both fences."""
+
 
 class _Record:
     """The last accesses of one kind: their time, warp and instruction, by cell."""
@@ -60,14 +63,34 @@ class Fences:
         Args:
             kind: ``"operation"`` and ``"operand"`` for what mma, cp and shift write and read; ``"transfer"`` for ld and st.
         """
+        self._record(kind, warp, where, who, regions)
+
+    def issue(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> int:
+        """An operation of the tensor cores has been issued: ``kind`` is ``"issued write"`` or ``"issued read"``.
+
+        Returns:
+            Its time, for :meth:`retire`.
+        """
+        return self._record(kind, warp, where, who, regions)
+
+    def retire(self, kind: str, time: int, regions: tuple[Region, ...]) -> None:
+        """The operation that was issued at ``time`` is complete."""
+        record = self._records.get(kind)
+        if record is not None:
+            for r in regions:
+                times = record.time[r.sm, r.bands, r.low : r.high]
+                record.time[r.sm, r.bands, r.low : r.high] = np.where(times == time, 0, times)
+
+    def _record(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> int:
         if not self.used:
-            return
+            return 0
         self._now += 1
         record = self._records.setdefault(kind, _Record(self._sms))
         self._sites.append((where, who))
         for r in regions:
             cells = np.s_[r.sm, r.bands, r.low : r.high]
             record.time[cells], record.warp[cells], record.site[cells] = self._now, warp, len(self._sites) - 1
+        return self._now
 
     def forget(self, regions: tuple[Region, ...]) -> None:
         """The cells have been deallocated."""
@@ -75,8 +98,13 @@ class Fences:
             for r in regions:
                 record.time[r.sm, r.bands, r.low : r.high] = 0
 
-    def require(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
+    def require(
+        self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...], own: bool = True
+    ) -> None:
         """``warp`` is about to access cells that accesses of ``kind`` by other warps, or by the tensor cores, have used.
+
+        Args:
+            own: operations of the tensor cores that ``warp`` itself has issued count, too.
 
         Raises:
             RaceError: a fence is missing.
@@ -87,12 +115,12 @@ class Fences:
         for r in regions:
             cells = np.s_[r.sm, r.bands, r.low : r.high]
             times, warps = record.time[cells], record.warp[cells]
-            others = (times > 0) & (warps != warp) if kind == "transfer" else times > 0
+            others = times > 0 if own and kind not in _OF_OTHERS else (times > 0) & (warps != warp)
             if not others.any():
                 continue
             if (found := others & (times > self._fenced[AFTER][warp])).any():
                 raise self._error(record.site[cells][found], where, who, AFTER)
-            if kind == "transfer":
+            if kind in _OF_OTHERS:
                 found = others & (times > self._fenced[BEFORE][warps])
                 if found.any():
                     raise self._error(record.site[cells][found], where, who, BEFORE)

@@ -80,6 +80,12 @@ class Descriptor:
 
 def refusal(bits: int, target: int) -> str:
     """The reason why a descriptor is not valid, with its bits; "" if it is valid."""
+    for low, field in ((14, "start address"), (30, "leading dimension byte offset")):
+        if bits >> low & 3:
+            return (
+                f"bits {low} and {low + 1} are {bits >> low & 3:#04b}, which are reserved; the {field} has the 14 bits "
+                "below them: (x & 0x3ffff) >> 4"
+            )
     if bits >> 46 & 7 != 1:
         return f"bits 46 to 48 are {bits >> 46 & 7:#05b}; a descriptor of tcgen05 has 0b001"
     if bits >> 53 & 0xFF:

@@ -40,10 +40,14 @@ MECHANISM: Mechanism[Groups] = Mechanism(
 
 @dataclass(frozen=True)
 class _Issued:
-    """An operation that has not been performed."""
+    """An operation that has not been performed.
+
+    Attributes:
+        accesses: what it writes and reads, each with the time that :meth:`Fences.issue` gave it.
+    """
 
     perform: Callable[[], None]
-    accesses: tuple[Access, ...]
+    accesses: tuple[tuple[Access, int], ...]
     warp: int
 
 
@@ -78,20 +82,23 @@ class Pipelines:
         accesses = self.memory.accesses
         accesses.require(("load", "store"), where, who, "writes", writes)
         accesses.require(("store",), where, who, "reads", reads)
-        self.fences.require("transfer", thread // 32, where, who, writes + reads)
+        warp = thread // 32
+        self.fences.require("transfer", warp, where, who, writes + reads)
         self._race(thread, where, who, writes, reads)
+        for kind in ("issued write", "operation"):
+            self.fences.require(kind, warp, where, who, writes + reads, own=False)
+        for kind in ("issued read", "operand"):
+            self.fences.require(kind, warp, where, who, writes, own=False)
         begun = []
-        if writes:
-            begun.append(accesses.begin("write", where, who, writes))
-        if reads:
-            begun.append(accesses.begin("read", where, who, reads))
+        for access, regions in (("write", writes), ("read", reads)):
+            if regions:
+                time = self.fences.issue(f"issued {access}", warp, where, who, regions)
+                begun.append((accesses.begin(access, where, who, regions), time))
         issued = self._issued.setdefault(cta, [])
-        issued.append(_Issued(perform, tuple(begun), thread // 32))
+        issued.append(_Issued(perform, tuple(begun), warp))
         self._last[thread] = self._done.get(cta, 0) + len(issued)
 
-    def _race(
-        self, thread: int, where: Where, who: str, writes: tuple[Region, ...], reads: tuple[Region, ...]
-    ) -> None:
+    def _race(self, thread: int, where: Where, who: str, writes: tuple[Region, ...], reads: tuple[Region, ...]) -> None:
         threads = np.array([thread])
         for races in self.memory.wave.races:
             if races.tensor_memory is None:
@@ -113,8 +120,9 @@ class Pipelines:
         self._done[cta] = done + len(now)
         for operation in now:
             operation.perform()
-            for access in operation.accesses:
+            for access, time in operation.accesses:
                 self.memory.accesses.end(access)
+                self.fences.retire(f"issued {access.kind}", time, access.regions)
                 kind = "operation" if access.kind == "write" else "operand"
                 self.fences.complete(kind, operation.warp, access.where, access.who, access.regions)
 

@@ -229,7 +229,107 @@ def test_arrivals_of_commits_reach_a_cta_before_its_exit():
     text = text.replace("[done], 1;", "[done], 1; @%p1 mbarrier.init.shared.b64 [other], 1;")
     text = text.replace("bar.sync 0; // ALLOCATED", "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
     text = text.replace("@!%p1 bra end;", "@!%p1 bra end; @!%p6 bra last;")
-    text = text.replace("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n    @%p2", relaxed + "\n    @%p2")
+    text = text.replace(
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n    @%p2", relaxed + "\n    @%p2"
+    )
     launch_pair(text.replace(one, both.format("other") + both.format("done")))
     with pytest.raises(RaceError, match=r"tcgen05.commit.*access-after-exit: a tcgen05 operation of .*\(other\)"):
         launch_pair(text.replace(one, both.format("done") + both.format("other")))
+
+
+ISSUERS = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry k()
+{
+    .reg .pred %p<8>; .reg .b32 %r<32>; .reg .b64 %rd<8>;
+    .shared .align 1024 .b8 tile[16384]; .shared .align 8 .b64 done; .shared .align 8 .b64 again; .shared .b32 where;
+    mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; setp.eq.u32 %p6, %r1, 32; setp.lt.u32 %p2, %r1, 32;
+    @%p1 mbarrier.init.shared.b64 [done], 1;
+    @%p1 mbarrier.init.shared.b64 [again], 1;
+    @!%p2 bra allocated;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 256;
+allocated:
+    bar.sync 0;
+    ld.shared.b32 %r2, [where]; add.u32 %r6, %r2, 128; mov.u32 %r3, tile; shr.u32 %r4, %r3, 4; cvt.u64.u32 %rd1, %r4;
+    or.b64 %rd1, %rd1, 0x4000404000010000; mov.u32 %r5, 0x8110490; setp.ne.u32 %p3, %r1, %r1;
+    @!%p1 bra issued;
+    tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd1, %rd1, %r5, %p3; // FIRST
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [done];
+issued:
+    bar.warp.sync -1;
+    tcgen05.fence::before_thread_sync; // BEFORE
+    bar.sync 0; // MEET
+    tcgen05.fence::after_thread_sync; // AFTER
+    @!%p6 bra end;
+    tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd1, %rd1, %r5, %p3; // SECOND
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [again];
+end:
+    bar.warp.sync -1;
+first:
+    mbarrier.try_wait.parity.shared.b64 %p4, [done], 0; @!%p4 bra first;
+last:
+    mbarrier.try_wait.parity.shared.b64 %p4, [again], 0; @!%p4 bra last;
+    bar.sync 0;
+    @!%p2 bra freed;
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 256;
+freed:
+    ret;
+}
+"""
+"""Thread 0 issues an operation of the tensor cores, and thread 32 another one that conflicts with it."""
+
+PRODUCT = "tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd1, %rd1, %r5, %p3;"
+FROM_MEMORY = "tcgen05.mma.cta_group::1.kind::f16 [%r6], [%r2], %rd1, %r5, %p3;"
+COPY = "tcgen05.cp.cta_group::1.128x256b [%r2], %rd1;"
+CONFLICTING = {
+    "write-after-write": (PRODUCT, PRODUCT),
+    "read-after-write": (COPY, FROM_MEMORY),
+    "write-after-read": (FROM_MEMORY, COPY),
+}
+
+
+def issuers(first: str = PRODUCT, second: str = PRODUCT, between: str = "") -> str:
+    """The program with these operations; without a mark, if one is given."""
+    text = ISSUERS.replace(f"{PRODUCT} // FIRST", first).replace(f"{PRODUCT} // SECOND", second)
+    return re.sub(rf"^.*; // ({between or 'NONE'})$", "", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("racecheck", ["warps", "lanes"])
+@pytest.mark.parametrize("hazard", CONFLICTING)
+def test_operations_that_two_threads_issue_in_no_order(hazard, racecheck):
+    """PTX ISA, "Canonical synchronization patterns", pipelined instructions of different threads."""
+    launch(issuers(*CONFLICTING[hazard]), racecheck)
+    with pytest.raises(RaceError, match=rf"{hazard}: thread \(32.* which thread \(0.*issue both from one thread"):
+        launch(issuers(*CONFLICTING[hazard], between="MEET"), racecheck)
+
+
+@pytest.mark.parametrize(("mark", "thread"), [("BEFORE", "0"), ("AFTER", "32")])
+@pytest.mark.parametrize("hazard", CONFLICTING)
+def test_operations_of_two_threads_without_a_fence(hazard, mark, thread):
+    message = rf"thread \({thread}, 0, 0\) of CTA .* has executed no tcgen05.fence::{mark.lower()}_thread_sync since"
+    with pytest.raises(RaceError, match=message):
+        launch(issuers(*CONFLICTING[hazard], between=mark))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        issuers(PRODUCT, PRODUCT.replace("[%r2]", "[%r6]"), between="MEET"),
+        issuers(
+            FROM_MEMORY,
+            FROM_MEMORY.replace("[%r6]", "[%r7]").replace("tcgen05", "add.u32 %r7, %r6, 64; tcgen05", 1),
+            "MEET",
+        ),
+        issuers(between="MEET").replace(
+            "@!%p6 bra end;",
+            "@!%p6 bra end; W: mbarrier.try_wait.parity.shared.b64 %p4, [done], 0; "
+            "@!%p4 bra W; tcgen05.fence::after_thread_sync;",
+        ),
+        issuers(between="BEFORE|AFTER"),
+    ],
+    ids=["other columns", "two reads", "after a wait for the first", "a kernel without tcgen05.fence"],
+)
+def test_operations_of_two_threads_that_do_not_conflict(text):
+    launch(text)

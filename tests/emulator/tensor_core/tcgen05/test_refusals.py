@@ -66,6 +66,8 @@ def test_instruction_descriptors_of_other_kinds(kind, bits, message):
 @pytest.mark.parametrize(
     ("bits", "message"),
     [
+        (A | 1 << 14, "bits 14 and 15 are 0b01, which are reserved; the start address has the 14 bits below them"),
+        (A | 1 << 31, "bits 30 and 31 are 0b10, which are reserved; the leading dimension byte offset has the 14 bits"),
         (A & ~(7 << 46), "bits 46 to 48 are 0b000; a descriptor of tcgen05 has 0b001"),
         (A | 1 << 53, "bits 53 to 60 are 0x01; they must be 0"),
         (A | 1 << 61, "bits 61 to 63 are 3; swizzle modes are"),
@@ -154,6 +156,11 @@ def launch(body: str, grid: int = 1, block: int = 32, sms: int = 1, cluster: int
         (ALLOC.format(64) + FREE.format(64) * 2, MemoryFault, "which are not allocated: freed already"),
         (ALLOC.format(64) + FREE.format(32), MemoryFault, "where .*tcgen05.alloc.* has allocated 64"),
         (ALLOC.format(64) + "add.u32 %r3, %r3, 32;" + FREE.format(32), MemoryFault, "not where an allocation begins"),
+        (
+            ALLOC.format(64) + "add.u32 %r3, %r3, 0x200000;" + FREE.format(64),
+            MemoryFault,
+            "tcgen05.dealloc.*: warp 0 of CTA .* deallocates the address 0x00200000, which names lane 32",
+        ),
         (
             "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" + ALLOC.format(64),
             TrapError,
