@@ -155,6 +155,7 @@ class Wave(WaveCalls, WaveValues):
                 if observer is not None and observer.idle(self):
                     continue
                 if self.live_lanes == 0:
+                    self.ended = None  # what is still in flight was issued while the CTAs that it accesses existed
                     self.queue.finish()
                     return
                 if not self.force() and not self.time_out():

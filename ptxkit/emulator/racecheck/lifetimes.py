@@ -4,7 +4,8 @@ The shared memory of a CTA exists from its start until its last thread has exite
 it is accessed (CUDA C++ Programming Guide, "Distributed Shared Memory").
 
 An access is safe if synchronisation orders it before the exit: the last access of every agent to every other CTA is recorded,
-and when a CTA exits, the vector clocks of its threads must include all of these accesses.
+and when a CTA exits, the vector clocks of its threads must include all of these accesses. An access that is issued after the
+exit is reported at once, whether it is ever performed or not.
 
 It must also be ordered after the start: the accessing thread must have completed a wait at the barrier of the cluster, or have
 synchronised in another way with a thread of the CTA that it accesses.
@@ -80,6 +81,10 @@ class Lifetimes:
         self._last.flat[cta, agents] = record
         self._address.flat[cta, agents] = address
         self._any[cta] = True
+        ended = self.races.wave.ended
+        if ended is not None and ended[cta].any():
+            for k in np.unique(np.stack((cta, agents))[:, ended[cta]], axis=1).T.tolist():
+                self._report(*k, int(self._last.flat[k[0], k[1]]))
 
     def waited(self, rows: NDArray[np.int64]) -> None:
         """The actors ``rows`` have completed a wait at the barrier of their cluster, all of whose CTAs have thus started."""

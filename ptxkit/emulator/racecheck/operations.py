@@ -247,6 +247,8 @@ class Operations:
         numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
         self._require(where, rows, at, threads)
         self._record_use(where, rows, at, self._rank(at), numbers, intervals)
+        if self.clocks.size > 1:  # the mbarrier, which may be in another CTA than the bytes
+            self._note_remote(threads, at * 8, self._rank(at), numbers, intervals | self.races.site(where))
         for write, starts, sizes in runs:
             update, rank = strong and write, self._rank(at)
             self.access(where, threads, starts, sizes, write, rank, numbers, intervals, update, sources=sources)

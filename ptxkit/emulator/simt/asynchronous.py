@@ -323,7 +323,10 @@ class OnBarriers(Pending):
         return [(all_, elements) for all_, elements in found if len(elements)]
 
     def finish(self) -> None:
-        self.operations = []
+        """Perform all operations, because no wait prevents them: they update mbarriers, and may cancel clusters."""
+        operations, self.operations = self.operations, []
+        for operation in operations:
+            operation.run(np.ones(len(operation.owner), np.bool_))
 
     def describe(self, operation: Operation, name: Callable[[int], str]) -> str:
         assert operation.barrier is not None
@@ -413,7 +416,7 @@ class Queue:
 
     def finish(self) -> None:
         """Every thread has exited."""
-        for pending in self.pending.values():
+        for pending in list(self.pending.values()):
             pending.finish()
         self.pending.clear()
 

@@ -182,7 +182,7 @@ class Mbarriers(Synchroniser):
             fields = unpack(self.words[at])
             lacking, _, outstanding, _ = fields
             # those that complete the phase come first, so that the others count for the next one
-            now = np.where(outstanding == 0, np.minimum(counts, lacking), counts)
+            now = np.where((outstanding == 0) & (lacking > 0), np.minimum(counts, lacking), counts)
             self._advance(None, where, at, now, np.zeros_like(at), False, True, fields)
             left = counts > now
             at, counts = at[left], (counts - now)[left]

@@ -38,6 +38,15 @@ ACCESSES = {
     "multicast": "mov.b16 %h1, 3; @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[tile+512], [input], 16, [bar], %h1;",
 }
+MULTICAST = "mov.b16 %h1, 3; @%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [bar], %h1;"
+SIGNALS = {
+    "multicast commit": MULTICAST,
+    "commit of a pair": MULTICAST.replace("group::1", "group::2"),
+    "remote commit": "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r15];",
+    "multicast request": "@%p0 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+    ".multicast::cluster::all.b128 [tile+256], [bar];",
+}
+"""Asynchronous signals at mbarriers of other CTAs, of sm_100a."""
 TRACKED = [{"completion": "latest-legal"}, {"racecheck": "warps"}, {"racecheck": "lanes"}]
 
 
@@ -52,6 +61,38 @@ def run(body: str, ctas: int = 2, **settings):
 def test_a_cta_that_has_exited_cannot_be_accessed(access, completion):
     with pytest.raises(FaultError, match=r"test.ptx:\d+ .*which (has|may have) exited"):
         run("@%p1 exit;" + ACCESSES[access], completion=completion)
+
+
+def signal(body: str, **settings):
+    program = Run(kernel(HEAD + body, before=VARIABLES, target="sm_100a"), target="sm_100a")
+    return program(np.zeros(128, np.uint32), np.zeros(1), grid=2, cluster=2, **settings)
+
+
+RANDOM = [{"completion": "random", "completion_seed": seed} for seed in range(3)]
+
+
+@pytest.mark.parametrize("access", SIGNALS)
+@pytest.mark.parametrize("settings", [{}, *TRACKED, *RANDOM])
+def test_a_signal_to_a_cta_that_has_exited(access, settings):
+    """It is found in every mode, though no thread waits for it."""
+    with pytest.raises(FaultError, match=r"test.ptx:\d+ .*which (has|may have) exited"):
+        signal("@%p1 exit;" + SIGNALS[access], **settings)
+
+
+@pytest.mark.parametrize("access", SIGNALS)
+@pytest.mark.parametrize("settings", TRACKED)
+def test_a_signal_has_to_happen_before_the_exit_of_the_cta(access, settings):
+    """Both CTAs end together; the one that waits for the phase may exit."""
+    with pytest.raises(RaceError, match="access-after-exit.*CTA .*which may have exited"):
+        signal("@!%p1 bra SIGNAL; bra END; SIGNAL:" + SIGNALS[access] + "END:", **settings)
+    if access != "multicast request":
+        signal(
+            "@%p1 bra END;"
+            + SIGNALS[access]
+            + "END:"
+            + WAIT.format(0).replace("WAIT0:", "@%p1 bra WAIT0; ret; WAIT0:"),
+            **settings,
+        )
 
 
 @pytest.mark.parametrize("address", ["%r12", "%r17"])
@@ -113,3 +154,10 @@ def test_a_remote_arrival_that_the_owner_waits_for_puts_the_access_before_its_ex
 def test_an_arrival_without_the_owners_wait_is_not_enough(settings):
     with pytest.raises(RaceError, match="access-after-exit"):
         run("ld.shared::cluster.u32 %r4, [%r13]; bar.sync 0;" + ACCESSES["arrive"], **settings)
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal", "random"])
+def test_what_is_still_in_flight_at_the_end_is_performed(completion):
+    """The mbarriers of a multicast are checked when it completes; no thread waits for this one, at which there is none."""
+    with pytest.raises(FaultError, match="the mbarrier at .* is no mbarrier: never initialised"):
+        signal(SIGNALS["multicast commit"].replace("[bar]", "[tile+512]") + SYNC, completion=completion)

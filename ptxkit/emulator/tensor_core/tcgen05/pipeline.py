@@ -21,7 +21,7 @@ from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
 from ptxkit.emulator.sync.mbarriers import Mbarriers
-from ptxkit.emulator.tensor_core.tcgen05.accesses import Access, Region
+from ptxkit.emulator.tensor_core.tcgen05.accesses import Access, Kind, Region
 from ptxkit.emulator.tensor_core.tcgen05.fences import Fences
 from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory
 from ptxkit.emulator.tensor_core.tcgen05.warps import Issuers, pair, require_target
@@ -90,7 +90,8 @@ class Pipelines:
         for kind in ("issued read", "operand"):
             self.fences.require(kind, warp, where, who, writes, own=False)
         begun = []
-        for access, regions in (("write", writes), ("read", reads)):
+        of_kind: tuple[tuple[Kind, tuple[Region, ...]], ...] = (("write", writes), ("read", reads))
+        for access, regions in of_kind:
             if regions:
                 time = self.fences.issue(f"issued {access}", warp, where, who, regions)
                 begun.append((accesses.begin(access, where, who, regions), time))
