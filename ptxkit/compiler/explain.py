@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ptxkit.targets import FEATURES, Target, needs
+from ptxkit.targets import FEATURES, Target, needed_target, needs
 
 _REFUSED = re.compile(
     r"(?:Instruction|Feature|Modifier) '(?P<what>[^']+)' "
@@ -23,7 +23,7 @@ _FAMILIES = ("sm_100f", "sm_110f", "sm_120f")
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"tcgen05\.ld\.red", ("sm_103f", "sm_110f")),
     (r"\.kind::i8\b", ("sm_100a", "sm_110a")),
-    (r"\.scale_vec::4X", ("sm_100a", "sm_103a", "sm_107a", "sm_110a")),
+    (r"\.scale_vec::.*tcgen05\.|tcgen05\..*\.scale_vec::|\.scale_vec::4X", ("sm_100a", "sm_103a", "sm_107a", "sm_110a")),
     (r"tcgen05\.", FEATURES["tcgen05"].rule),
     (r"\.cta_group::", FEATURES["tcgen05"].rule),
     (r"wgmma\.", FEATURES["wgmma"].rule),
@@ -32,7 +32,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"redux\S*\.f32", FEATURES["redux.f32"].rule),
     (r"block.scale|FP6/FP4|kind::f8f6f4|kind::mxf", FEATURES["mma.block_scale"].rule),
     (r"ldmatrix\S*\.m(16n16|8n16)|stmatrix\S*\.m16n8", _FAMILIES),
-    (r"\.multicast::cluster::all", _FAMILIES),
+    (r"\.multicast::cluster::all", FEATURES["clusterlaunchcontrol.multicast"].rule),
     (r"^\.rs\b|cvt\.rs\.", ("sm_100a", "sm_103a", "sm_107a")),
     (r"cvt\S*(e2m1|e2m3|e3m2|ue8m0)|cvt with \.ue8m0", FEATURES["fp4"].rule),
     (r"unidirection proxy fence", ("sm_90",)),
@@ -40,7 +40,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def explain(message: str, instruction: str, target: Target) -> str | None:
-    """An error of ptxas about the target, with the targets that support the instruction; None for other errors.
+    """An error of ptxas about the target, with the targets that support the instruction and one to use; None for other errors.
 
     Args:
         message: ptxas's text.
@@ -54,7 +54,16 @@ def explain(message: str, instruction: str, target: Target) -> str | None:
     rule = (match["least"],) if match["least"] else _rule(f"{what} {instruction}", target)
     if rule is None:
         return None
-    return f"{_name(what, instruction)} needs {needs(rule)}; the target is {target}"
+    wanted = needed_target(rule)
+    return (
+        f"{_name(what, instruction)} needs {needs(rule)}; the target is {target}; compile for {wanted} (--arch {wanted})"
+    )
+
+
+def lacks(message: str) -> str:
+    """The part of an explanation that is the same for all instructions with the same rule; "" for another message."""
+    found = re.search(r" needs sm_\w+.*; the target is .*$", message)
+    return found[0] if found else ""
 
 
 def _rule(text: str, target: Target) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ptxkit.compiler import explain
 from ptxkit.compiler.diagnostics import Diagnostic, SourceText
@@ -61,7 +62,28 @@ def read(
             source_line = lines[number - 1] if instruction else None
             column = _column_of(message, source_line) if source_line else 0
             found.append(Diagnostic(severity, message, file, number, column, source_line))
-    return found
+    return _together(found)
+
+
+def _together(found: list[Diagnostic]) -> list[Diagnostic]:
+    """The diagnostics, where one stands for all instructions that need the same targets and names the places of the others."""
+    kept: list[Diagnostic] = []
+    first: dict[str, int] = {}
+    places: dict[str, list[str]] = {}
+    for d in found:
+        key = explain.lacks(d.message) if d.severity == "error" else ""
+        if key in first:
+            places[key].append(f"{d.file}:{d.line}" if d.file else d.notes[0].partition(":")[0])
+            continue
+        if key:
+            first[key], places[key] = len(kept), []
+        kept.append(d)
+    for key, k in first.items():
+        d = kept[k]
+        others = [at for at in dict.fromkeys(places[key]) if at != f"{d.file}:{d.line}"]
+        if others:
+            kept[k] = replace(d, notes=(*d.notes, f"the same is needed at {', '.join(others)}"))
+    return kept
 
 
 def _advice(advice: re.Match[str], ptx: str, demangle: Callable[[str], str]) -> tuple[int, str]:

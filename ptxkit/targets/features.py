@@ -67,5 +67,6 @@ FEATURES: dict[str, Feature] = {
     "ld.256": _feature("256-bit loads and stores of global memory", "sm_100"),
     "tcgen05": _feature("fifth-generation tensor cores and tensor memory", _DATACENTER),
     "clusterlaunchcontrol": _feature("clusterlaunchcontrol: work stealing between clusters", "sm_100"),
+    "clusterlaunchcontrol.multicast": _feature("answers of clusterlaunchcontrol to all CTAs of a cluster", _BLACKWELL),
 }
 """Feature name -> description and targets."""

@@ -158,20 +158,25 @@ def rule_of(requirement: str) -> tuple[str, ...]:
 
 
 def needs(rule: Iterable[str]) -> str:
-    """A rule in words: ``"sm_80 or newer"``, ``"sm_90a"``, ``"sm_100a or sm_100f"``.
+    """A rule in words: ``"sm_80 or newer"``, ``"sm_90a"``, ``"sm_120a or sm_121a, or an f form of these"``.
 
-    Several alternatives of one generation are shortened to the first family: the others follow from it.
+    Of a family the ``a`` forms of all its architectures are named.
     """
+    rule = tuple(rule)
     words: list[str] = []
     for token in rule:
         if token.endswith("f"):
-            if not any(word.startswith("sm_1") for word in words):
-                words += [f"{token[:-1]}a", token]
-        elif token.endswith("a"):
-            words.append(token)
+            words += [t.name for t in TARGETS.values() if t.suffix == "a" and t.satisfies((token,))]
         else:
-            words.append(f"{token} or newer")
-    return _either(words)
+            words.append(token if token.endswith("a") else f"{token} or newer")
+    form = ", or an f form of these" if any(token.endswith("f") for token in rule) else ""
+    return _either(list(dict.fromkeys(words))) + form
+
+
+def needed_target(rule: Iterable[str]) -> Target:
+    """The target to suggest to whoever needs a rule: the first that :func:`needs` names."""
+    token = next(iter(rule))
+    return TARGETS[f"{token[:-1]}a" if token.endswith("f") else token]
 
 
 def missing(requires: Iterable[str], target: Target) -> str | None:

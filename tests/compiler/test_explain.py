@@ -53,8 +53,11 @@ PROBES = {
     "f32x2": "add.rn.f32x2 %rd1,%rd2,%rd3;",
     "ld.256": "ld.global.v8.b32 {%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8},[%rd1];",
     "tcgen05": "tcgen05.fence::before_thread_sync;",
+    "clusterlaunchcontrol.multicast": "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+    ".multicast::cluster::all.b128 [sm],[sm];",
     "clusterlaunchcontrol": "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [sm],[sm];",
 }
+TENSOR = "sm_100a, sm_103a, sm_107a or sm_110a, or an f form of these"
 SAMPLE = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100f", "sm_110a", "sm_120a")
 
 
@@ -84,7 +87,10 @@ def test_what_the_table_has_not_is_refused_and_explained(name):
     text, lines = module([feature for feature in PROBES if feature not in target.features], name)
     with pytest.raises(CompileError) as caught:
         assemble(text, target=target, cache=False)
-    explained = re.findall(rf"source.ptx:(\d+):\d+: error: .* needs sm_.*; the target is {name}", caught.value.log)
+    log = caught.value.log
+    explained = re.findall(rf"source.ptx:(\d+):\d+: error: .* needs sm_.*; the target is {name}; compile for sm_", log)
+    for others in re.findall(r"the same is needed at (.*)", log):
+        explained += re.findall(r"source.ptx:(\d+)", others)
     assert {feature for feature, line in lines.items() if str(line) not in explained} == set()
 
 
@@ -95,19 +101,31 @@ def test_what_the_table_has_not_is_refused_and_explained(name):
             "Instruction 'tcgen05.fence' not supported on .target 'sm_90a'",
             "tcgen05.fence::before_thread_sync;",
             "sm_90a",
-            "tcgen05.fence needs sm_100a or sm_100f; the target is sm_90a",
+            f"tcgen05.fence needs {TENSOR}; the target is sm_90a; compile for sm_100a (--arch sm_100a)",
         ),
         (
             "Feature '.cta_group::1' not supported on .target 'sm_90a'",
             "@%p1 cp.async.bulk.tensor.2d.tile.cta_group::1 [%r1], [%rd1, {%r2, %r3}], [%r4];",
             "sm_90a",
-            "cp.async.bulk.tensor.2d.tile.cta_group::1 (.cta_group::1) needs sm_100a or sm_100f; the target is sm_90a",
+            (
+                f"cp.async.bulk.tensor.2d.tile.cta_group::1 (.cta_group::1) needs {TENSOR}; the target is sm_90a; "
+                "compile for sm_100a (--arch sm_100a)"
+            ),
+        ),
+        (
+            "Feature '.scale_vec::1X' not supported on .target 'sm_100f'",
+            "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+            "sm_100f",
+            (
+                "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X (.scale_vec::1X) needs sm_100a, sm_103a, "
+                "sm_107a or sm_110a; the target is sm_100f; compile for sm_100a (--arch sm_100a)"
+            ),
         ),
         (
             "Feature 'add.bf16' requires .target sm_90 or higher",
             "add.rn.bf16 %h1,%h2,%h3;",
             "sm_86",
-            "add.bf16 needs sm_90 or newer; the target is sm_86",
+            "add.bf16 needs sm_90 or newer; the target is sm_86; compile for sm_90 (--arch sm_90)",
         ),
         ("Arguments mismatch for instruction 'mov'", "mov.u32 %r1, %f1;", "sm_90a", None),
         ("Instruction 'unheard.of' not supported on .target 'sm_90a'", "unheard.of;", "sm_90a", None),

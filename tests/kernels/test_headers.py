@@ -4,13 +4,17 @@ target lacks traps."""
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
 
+from ptxkit.compiler.explain import explain
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.paths import include_dir
-from ptxkit.errors import FaultError
+from ptxkit.errors import FaultError, TrapError
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import TARGETS
 
 ROOT = include_dir() / "ptxkit"
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.cuh") if path.parent.name != "cutlass")
@@ -162,8 +166,8 @@ __global__ void tensor_memory(unsigned a, unsigned b, unsigned long long descrip
     tcgen05_mma_kind_tf32<1>(a, descriptor, descriptor, b, true);
     tcgen05_mma_kind_f8f6f4<1>(a, descriptor, descriptor, b, true);
     tcgen05_mma_kind_mxf8f6f4<1>(a, descriptor, descriptor, b, a, a, true);
-    tcgen05_mma_kind_mxf4_2X<1>(a, descriptor, descriptor, b, a, a, true);
-    tcgen05_mma_kind_mxf4nvf4_4X<1>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4_block32<1>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4nvf4_block16<1>(a, descriptor, descriptor, b, a, a, true);
     tcgen05_commit(b);
     tcgen05_fence_before_thread_sync();
     tcgen05_fence_after_thread_sync();
@@ -183,8 +187,8 @@ __global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long lo
     tcgen05_mma_kind_f8f6f4<2>(a, descriptor, descriptor, b, true);
     tcgen05_cp_32x128b_warpx4<2>(a, tcgen05_descriptor_rows_of_16_bytes(b));
     tcgen05_mma_kind_mxf8f6f4<2>(a, descriptor, descriptor, b, a, a, true);
-    tcgen05_mma_kind_mxf4_2X<2>(a, descriptor, descriptor, b, a, a, true);
-    tcgen05_mma_kind_mxf4nvf4_4X<2>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4_block32<2>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4nvf4_block16<2>(a, descriptor, descriptor, b, a, a, true);
     tcgen05_commit_cta_group_2_multicast(b, 3);
     tcgen05_dealloc<2>(a, 64);
 }
@@ -300,7 +304,7 @@ def test_every_function_compiles_for_every_target(target):
     compile_source(includes() + ASYNCHRONOUS, target=target)
     has_clusters = target not in ("sm_75", "sm_80")
     assert ("barrier.cluster.arrive" in image.ptx) is has_clusters
-    assert ("trap;" in image.ptx) is (target != "sm_100a")  # the only target with all of these features
+    assert ("__assertfail" in image.ptx) is (target != "sm_100a")  # the only target with all of these features
 
 
 def test_every_function_with_asm_is_in_the_test_above():
@@ -342,6 +346,70 @@ def test_what_a_target_lacks_traps_and_says_so(device):
     with pytest.raises(FaultError):
         kernel(grid=1, block=32)
         device.synchronize()
+
+
+@pytest.mark.parametrize("first", [0, 33])
+def test_the_first_thread_that_executes_a_guard_says_what_is_missing(first):
+    """The text does not depend on which thread traps first; the place is the line of the kernel that calls the function."""
+    source = includes("ptx/wgmma.cuh") + (
+        f"__global__ void k() {{ if (threadIdx.x < {first}) return;\n"
+        "    ptxkit::setmaxnreg_inc<240>();\n"
+        "}\n"
+    )
+    image = compile_source(source, target="sm_90", name="kernel.cu")
+    message = r"kernel.cu:3: setmaxnreg needs sm_90a, .*; the target is sm_90; compile for sm_90a \(--arch sm_90a\)$"
+    with pytest.raises(TrapError, match=message):
+        EmulatedDevice().load(image)["k"](grid=2, block=64)
+
+
+MACROS = ("PTXKIT_SM", "PTXKIT_SM90A", "PTXKIT_SM100F", "PTXKIT_SM110F", "PTXKIT_SM120F", "PTXKIT_TCGEN05", "PTXKIT_BLACKWELL")
+
+
+@cache
+def macros(target):
+    """The values of :data:`MACROS` for a target."""
+    source = includes("ptx/guard.cuh") + "".join(f"__device__ int value_of_{name} = {name};\n" for name in MACROS)
+    found = dict(re.findall(r"value_of_(\w+)(?: = (\d+))?;", compile_source(source, target=target).ptx))
+    return {name: int(found[name] or 0) for name in MACROS}
+
+
+def guards():
+    """(header, condition, opcode, targets in words) of every guard; both texts with the macros of their words expanded."""
+    words = dict(re.findall(r'#define (PTXKIT_\w+_TARGETS) "(.*)"', (ROOT / "ptx/guard.cuh").read_text()))
+    for name in HEADERS:
+        text = re.sub(r"PTXKIT_\w+_TARGETS", lambda m: f'"{words[m[0]]}"' if m[0] in words else m[0], (ROOT / name).read_text())
+        for condition, body in re.findall(r"^#if (PTXKIT_[^\n]*)\n(.*?)^#endif", text, re.MULTILINE | re.DOTALL):
+            for exact, opcode, targets in re.findall(r'PTXKIT_UNSUPPORTED(_EXCEPT)?\("([^"]*)", ("[^;]*")\);', body):
+                targets = re.sub(r'"\s*"', "", targets).strip('"')
+                yield name, condition, opcode, targets if exact else f"{targets} or newer"
+
+
+GUARDS = sorted(set(guards()))
+COMPILED = [t for t in TARGETS.values() if t.cc != 107]
+"""The targets that NVRTC compiles for."""
+
+
+def test_every_guard_is_examined():
+    assert sum((ROOT / name).read_text().count("PTXKIT_UNSUPPORTED") for name in HEADERS) - 4 == len(list(guards()))
+
+
+@pytest.mark.parametrize("guard", sorted({g[1:] for g in GUARDS}), ids=" ".join)
+def test_guards_admit_the_targets_that_the_table_of_features_has(guard):
+    """The condition holds for the targets that the message names, and these are the targets that have the instruction."""
+    condition, opcode, targets = guard
+    if not targets.endswith("newer"):
+        refused = explain(f"Instruction '{opcode}' not supported on .target 'sm_75'", opcode, TARGETS["sm_75"])
+        assert refused is not None and refused.startswith(f"{opcode} needs {targets}; the target is")
+    named = set(re.findall(r"sm_\w+", targets))
+    for target in COMPILED:
+        values = macros(target.name)
+        holds = bool(eval(re.sub(r"\w+", lambda m: str(values.get(m[0], m[0])), condition).replace("||", " or ")))
+        if targets.endswith("newer"):
+            wanted = target.cc >= int(targets.split()[0][3:])
+        else:
+            family = "an f form of these" in targets and target.suffix == "f" and f"sm_{target.cc}a" in named
+            wanted = target.name in named or family
+        assert holds is wanted, target
 
 
 def bytes_of_strings(ptx):

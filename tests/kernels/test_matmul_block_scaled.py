@@ -118,10 +118,10 @@ def test_pairs_of_ctas_load_each_scale_factor_of_b_once():
 @pytest.mark.parametrize(
     ("variant", "target", "reason"),
     [
-        ("mma_sync", "sm_100a", "mma.block_scale needs sm_120a or sm_120f"),
-        ("mma_sync", "sm_120", "mma.block_scale needs sm_120a or sm_120f"),
-        ("mma_sync", "sm_90a", "mma.block_scale needs sm_120a or sm_120f"),
-        ("step3_cta_pairs", "sm_120a", "tcgen05 needs sm_100a or sm_100f"),
+        ("mma_sync", "sm_100a", "mma.block_scale needs sm_120a or sm_121a, or an f form"),
+        ("mma_sync", "sm_120", "mma.block_scale needs sm_120a or sm_121a, or an f form"),
+        ("mma_sync", "sm_90a", "mma.block_scale needs sm_120a or sm_121a, or an f form"),
+        ("step3_cta_pairs", "sm_120a", "tcgen05 needs sm_100a, sm_103a, sm_107a or sm_110a"),
     ],
 )
 def test_what_a_target_lacks_is_said_before_anything_is_compiled(variant, target, reason):

@@ -1,9 +1,11 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.errors import UsageError
-from ptxkit.targets import FEATURES, TARGETS, Target, lowest_target, missing, needs, rule_of
+from ptxkit.targets import FEATURES, TARGETS, Target, lowest_target, missing, needed_target, needs, rule_of
 
 targets = st.sampled_from(sorted(TARGETS.values(), key=lambda t: t.order))
 
@@ -74,14 +76,17 @@ def test_family_code_runs_in_its_family_alone():
     assert accepted == {f"sm_{cc}{s}" for cc in (100, 103, 107) for s in ("", "a", "f")}
 
 
+TENSOR = "sm_100a, sm_103a, sm_107a or sm_110a, or an f form of these"
+
+
 @pytest.mark.parametrize(
     "requires, target, reason",
     [
-        (["tcgen05"], "sm_90a", "tcgen05 needs sm_100a or sm_100f; the target is sm_90a"),
+        (["tcgen05"], "sm_90a", f"tcgen05 needs {TENSOR}; the target is sm_90a"),
         (["sm_80", "wgmma"], "sm_90", "wgmma needs sm_90a; the target is sm_90"),
         (["sm_80"], "sm_75", "needs sm_80 or newer; the target is sm_75"),
         (["sm_90a"], "sm_100a", "needs sm_90a; the target is sm_100a"),
-        (["setmaxnreg"], "sm_80", "setmaxnreg needs sm_90a, sm_100a or sm_100f; the target is sm_80"),
+        (["mma.block_scale"], "sm_80", "mma.block_scale needs sm_120a or sm_121a, or an f form of these; the target is sm_80"),
         (["cp.async", "tma"], "sm_90", None),
         ([], "sm_75", None),
     ],
@@ -117,6 +122,16 @@ def test_the_lowest_target_satisfies_what_it_was_asked(requires):
         assert all(missing(requires, target) for target in TARGETS.values())
     else:
         assert missing(requires, found) is None
+
+
+@given(st.sampled_from([*FEATURES, *TARGETS]))
+def test_needs_names_every_architecture_specific_target_that_has_it(requirement):
+    rule = rule_of(requirement)
+    text = needs(rule)
+    assert "newer" in text or set(re.findall(r"sm_\w+", text)) == {
+        t.name for t in TARGETS.values() if t.suffix == "a" and t.satisfies(rule)
+    } | {token for token in rule if not token.endswith("f")}
+    assert needed_target(rule).satisfies(rule)
 
 
 @given(st.sampled_from([*FEATURES, *TARGETS]))

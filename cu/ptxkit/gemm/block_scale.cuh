@@ -78,8 +78,8 @@ struct Fp4 {
     template <int CTAS>
     static __device__ __forceinline__ void multiply(unsigned d, unsigned long long a, unsigned long long b,
                                                     unsigned instruction, unsigned sa, unsigned sb, bool accumulate) {
-        if constexpr (NVFP4) tcgen05_mma_kind_mxf4nvf4_4X<CTAS>(d, a, b, instruction, sa, sb, accumulate);
-        else tcgen05_mma_kind_mxf4_2X<CTAS>(d, a, b, instruction, sa, sb, accumulate);
+        if constexpr (NVFP4) tcgen05_mma_kind_mxf4nvf4_block16<CTAS>(d, a, b, instruction, sa, sb, accumulate);
+        else tcgen05_mma_kind_mxf4_block32<CTAS>(d, a, b, instruction, sa, sb, accumulate);
     }
     static __device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                                     unsigned sa, unsigned sb, int byte, int thread_a, int thread_b) {

@@ -20,13 +20,13 @@ __device__ __forceinline__ void clusterlaunchcontrol_try_cancel(unsigned respons
 // The same, with the answer at the same offset in every CTA of the cluster and the complete-tx on the mbarrier of each.
 // One CTA of the cluster calls it.
 __device__ __forceinline__ void clusterlaunchcontrol_try_cancel_multicast(unsigned response, unsigned barrier) {
-#if PTXKIT_SM100F
+#if PTXKIT_BLACKWELL
     asm volatile(
         "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 "
         "[%0], [%1];"
         :: "r"(response), "r"(barrier) : "memory");
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("clusterlaunchcontrol.try_cancel.multicast", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("clusterlaunchcontrol.try_cancel.multicast::cluster::all", PTXKIT_BLACKWELL_TARGETS);
 #endif
 }
 

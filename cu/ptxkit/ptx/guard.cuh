@@ -1,6 +1,5 @@
 // Guards for instructions that not all targets have, so that a source compiles for every target. If a kernel executes
-// an instruction that its target lacks, it prints a message that names the instruction and the required target, and
-// traps; the launch then fails with an error.
+// an instruction that its target lacks, an assertion fails, whose text names the instruction and the required targets.
 //
 // A guarded wrapper has two branches, and the second one is never empty:
 //
@@ -28,7 +27,8 @@
 #define PTXKIT_SM90A 0
 #endif
 #if defined(__CUDA_ARCH_FEAT_SM100_ALL) || defined(__CUDA_ARCH_FEAT_SM103_ALL) || \
-    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 10)
+    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 10 && \
+     __CUDA_ARCH_FAMILY_SPECIFIC__ / 10 != 101)
 #define PTXKIT_SM100F 1
 #else
 #define PTXKIT_SM100F 0
@@ -47,20 +47,25 @@
 #define PTXKIT_SM120F 0
 #endif
 
+// The targets of these conditions in words, and of unions of them. They are those of ptxkit/targets.
+#define PTXKIT_SM100F_TARGETS "sm_100a, sm_103a or sm_107a, or an f form of these"
+#define PTXKIT_SM120F_TARGETS "sm_120a or sm_121a, or an f form of these"
+#define PTXKIT_TCGEN05 (PTXKIT_SM100F || PTXKIT_SM110F)
+#define PTXKIT_TCGEN05_TARGETS "sm_100a, sm_103a, sm_107a or sm_110a, or an f form of these"
+#define PTXKIT_BLACKWELL (PTXKIT_SM100F || PTXKIT_SM110F || PTXKIT_SM120F)
+#define PTXKIT_BLACKWELL_TARGETS "sm_100a, sm_103a, sm_107a, sm_110a, sm_120a or sm_121a, or an f form of these"
+
 namespace ptxkit {
 
-// One thread of each CTA prints the message. All threads trap, so that the launch fails instead of returning wrong
-// results.
-__device__ __noinline__ inline void unsupported(const char* instruction, const char* target) {
-    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
-        printf("%s needs %s; this kernel was compiled for sm_%d\n", instruction, target, PTXKIT_SM);
-    }
-    asm volatile("trap;");
+// Fails as an assertion does: the thread that fails gives its message ahead of the trap, whichever thread is the first.
+__device__ __forceinline__ void unsupported(const char* message, const char* file, unsigned line) {
+    __assertfail(message, file, line, "ptxkit::unsupported", 1);
 }
 
 }  // namespace ptxkit
 
-// For an instruction that `target` and all newer targets have.
-#define PTXKIT_UNSUPPORTED(instruction, target) ::ptxkit::unsupported(instruction, target " or newer")
+// For an instruction that `target` and all newer targets have; both are string literals.
+#define PTXKIT_UNSUPPORTED(instruction, target) PTXKIT_UNSUPPORTED_EXCEPT(instruction, target " or newer")
 // For an instruction that only `targets` have.
-#define PTXKIT_UNSUPPORTED_EXCEPT(instruction, targets) ::ptxkit::unsupported(instruction, targets)
+#define PTXKIT_UNSUPPORTED_EXCEPT(instruction, targets) \
+    ::ptxkit::unsupported(instruction " needs " targets, __FILE__, __LINE__)

@@ -235,7 +235,7 @@ __device__ __forceinline__ void mma_sync_m16n8k32_mxf8f6f4_e4m3(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
           "h"(thread_a), "h"(thread_b));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", PTXKIT_SM120F_TARGETS);
 #endif
 }
 
@@ -252,7 +252,7 @@ __device__ __forceinline__ void mma_sync_m16n8k32_mxf8f6f4_e5m2(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
           "h"(thread_a), "h"(thread_b));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", PTXKIT_SM120F_TARGETS);
 #endif
 }
 
@@ -269,7 +269,7 @@ __device__ __forceinline__ void mma_sync_m16n8k64_mxf4_2X(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
           "h"(thread_a), "h"(thread_b));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", PTXKIT_SM120F_TARGETS);
 #endif
 }
 
@@ -286,7 +286,7 @@ __device__ __forceinline__ void mma_sync_m16n8k64_mxf4nvf4_4X(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
           "h"(thread_a), "h"(thread_b));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", PTXKIT_SM120F_TARGETS);
 #endif
 }
 

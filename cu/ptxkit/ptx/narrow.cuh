@@ -5,9 +5,6 @@
 #pragma once
 #include "ptxkit/ptx/half.cuh"
 
-#define PTXKIT_FP4 (PTXKIT_SM100F || PTXKIT_SM110F || PTXKIT_SM120F)
-#define PTXKIT_FP4_TARGETS "sm_100f, sm_110f or sm_120f, or a target of these families"
-
 namespace ptxkit {
 
 struct e4m3 {
@@ -61,7 +58,7 @@ __device__ __forceinline__ unsigned cvt_rn_f16x2_e5m2x2(unsigned pair) {
 // Eight f32 to e2m1, to nearest even; beyond 6 becomes 6.
 __device__ __forceinline__ unsigned cvt_rn_satfinite_e2m1x2_f32(const float (&x)[8]) {
     unsigned eight = 0;
-#if PTXKIT_FP4
+#if PTXKIT_BLACKWELL
     asm(
         "{\n\t.reg .b8 b0, b1, b2, b3;\n\t"
         "cvt.rn.satfinite.e2m1x2.f32 b0, %2, %1;\n\tcvt.rn.satfinite.e2m1x2.f32 b1, %4, %3;\n\t"
@@ -70,7 +67,7 @@ __device__ __forceinline__ unsigned cvt_rn_satfinite_e2m1x2_f32(const float (&x)
         : "=r"(eight)
         : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("cvt.e2m1x2", PTXKIT_FP4_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("cvt.e2m1x2", PTXKIT_BLACKWELL_TARGETS);
 #endif
     return eight;
 }
@@ -78,12 +75,12 @@ __device__ __forceinline__ unsigned cvt_rn_satfinite_e2m1x2_f32(const float (&x)
 // Two e2m1, the lower byte of `pair`, to f16, which is exact.
 __device__ __forceinline__ unsigned cvt_rn_f16x2_e2m1x2(unsigned pair) {
     unsigned halves = 0;
-#if PTXKIT_FP4
+#if PTXKIT_BLACKWELL
     asm(
         "{\n\t.reg .b8 b0, b1, b2, b3;\n\tmov.b32 {b0, b1, b2, b3}, %1;\n\tcvt.rn.f16x2.e2m1x2 %0, b0;\n\t}"
         : "=r"(halves) : "r"(pair));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("cvt.f16x2.e2m1x2", PTXKIT_FP4_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("cvt.f16x2.e2m1x2", PTXKIT_BLACKWELL_TARGETS);
 #endif
     return halves;
 }
@@ -91,10 +88,10 @@ __device__ __forceinline__ unsigned cvt_rn_f16x2_e2m1x2(unsigned pair) {
 // The smallest power of two that is not below x, as ue8m0.
 __device__ __forceinline__ unsigned cvt_rp_satfinite_ue8m0_f32(float x) {
     unsigned short pair = 0;
-#if PTXKIT_FP4
+#if PTXKIT_BLACKWELL
     asm("cvt.rp.satfinite.ue8m0x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("cvt.ue8m0x2", PTXKIT_FP4_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("cvt.ue8m0x2", PTXKIT_BLACKWELL_TARGETS);
 #endif
     return pair & 0xff;
 }

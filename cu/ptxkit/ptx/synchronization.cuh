@@ -142,7 +142,7 @@ __device__ __forceinline__ float redux_sync_max_abs_NaN_f32(unsigned members, fl
     asm volatile("redux.sync.max.abs.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(value), "r"(members));
     return result;
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("redux.sync.max.f32", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("redux.sync.max.f32", PTXKIT_SM100F_TARGETS);
     return 0;
 #endif
 }

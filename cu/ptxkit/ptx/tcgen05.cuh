@@ -16,9 +16,6 @@
 #pragma once
 #include "ptxkit/ptx/narrow.cuh"
 
-#define PTXKIT_TCGEN05 (PTXKIT_SM100F || PTXKIT_SM110F)
-#define PTXKIT_TCGEN05_TARGETS "sm_100a, sm_103a or sm_110a (not the later ones)"
-
 namespace ptxkit {
 
 // An element type of operands that is no CUDA type.
@@ -287,7 +284,7 @@ __device__ __forceinline__ void tcgen05_mma_kind_mxf8f6f4(unsigned d, unsigned l
                                                           unsigned instruction, unsigned scales_a, unsigned scales_b,
                                                           bool accumulate) {
 #if PTXKIT_TCGEN05
-    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf8f6f4.block_scale.scale_vec::1X")
+    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf8f6f4.block_scale.block32")
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif
@@ -295,11 +292,11 @@ __device__ __forceinline__ void tcgen05_mma_kind_mxf8f6f4(unsigned d, unsigned l
 
 // 4-bit elements with a ue8m0 scale factor for each 32, 64 elements along K.
 template <int CTAS>
-__device__ __forceinline__ void tcgen05_mma_kind_mxf4_2X(unsigned d, unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void tcgen05_mma_kind_mxf4_block32(unsigned d, unsigned long long a, unsigned long long b,
                                                           unsigned instruction, unsigned scales_a, unsigned scales_b,
                                                           bool accumulate) {
 #if PTXKIT_TCGEN05
-    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf4.block_scale.scale_vec::2X")
+    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf4.block_scale.block32")
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif
@@ -307,11 +304,11 @@ __device__ __forceinline__ void tcgen05_mma_kind_mxf4_2X(unsigned d, unsigned lo
 
 // 4-bit elements with a ue4m3 scale factor for each 16, 64 elements along K.
 template <int CTAS>
-__device__ __forceinline__ void tcgen05_mma_kind_mxf4nvf4_4X(unsigned d, unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void tcgen05_mma_kind_mxf4nvf4_block16(unsigned d, unsigned long long a, unsigned long long b,
                                                           unsigned instruction, unsigned scales_a, unsigned scales_b,
                                                           bool accumulate) {
 #if PTXKIT_TCGEN05
-    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf4nvf4.block_scale.scale_vec::4X")
+    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf4nvf4.block_scale.block16")
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif

@@ -121,14 +121,14 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 // lowest bit of the CTA's rank. Target: sm_100f or sm_110f, or another one of these families.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
-#if PTXKIT_SM100F || PTXKIT_SM110F
+#if PTXKIT_TCGEN05
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2 [%0], "
         "[%1, {%2, %3}], [%4];" ::"r"(to),
         "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier & 0xfeffffff)
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", "sm_100a, sm_103a or sm_110a");
+    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -136,14 +136,14 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_
 // `ctas`, with a complete-tx on the mbarrier of the CTA of even rank of its pair.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2_multicast(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier, unsigned short ctas) {
-#if PTXKIT_SM100F || PTXKIT_SM110F
+#if PTXKIT_TCGEN05
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
         ".cta_group::2 [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
         "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier & 0xfeffffff), "h"(ctas)
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", "sm_100a, sm_103a or sm_110a");
+    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 

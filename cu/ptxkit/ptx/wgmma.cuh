@@ -310,19 +310,19 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a,
 
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {
-#if PTXKIT_SM90A || PTXKIT_SM100F
+#if PTXKIT_SM90A || PTXKIT_BLACKWELL
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("setmaxnreg", "sm_90a, sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("setmaxnreg", "sm_90a, " PTXKIT_BLACKWELL_TARGETS);
 #endif
 }
 
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_inc() {
-#if PTXKIT_SM90A || PTXKIT_SM100F
+#if PTXKIT_SM90A || PTXKIT_BLACKWELL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS));
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("setmaxnreg", "sm_90a, sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("setmaxnreg", "sm_90a, " PTXKIT_BLACKWELL_TARGETS);
 #endif
 }
 

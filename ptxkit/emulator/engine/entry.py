@@ -18,12 +18,14 @@ class EntryCode:
     """A bound kernel.
 
     Attributes:
+        target: the target of the program, ``"sm_90a"``.
         has_stack: the kernel, or a function that it can call, uses local memory.
         reads_undefined: on some path, the kernel or a function that it can call reads a register before it is written.
     """
 
     name: str
     path: str
+    target: str
     function: Function
     layout: Layout
     blocks: list[BasicBlock]

@@ -141,6 +141,7 @@ class Program:
             code = EntryCode(
                 entry,
                 self.module.path,
+                self.target,
                 function,
                 layout,
                 binder.blocks,

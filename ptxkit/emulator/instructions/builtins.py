@@ -17,6 +17,7 @@ from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WIND
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.threads import CallSite, Group
+from ptxkit.emulator.simt.where import source_lines
 from ptxkit.errors import MemoryFault, TrapError
 from ptxkit.isa.model import Operand, Register, Symbol
 
@@ -230,12 +231,27 @@ def _vprintf(group: Group, site: CallSite, back: int) -> None:
     group.wave.go(group, back)
 
 
+GUARD = "ptxkit::unsupported"
+"""The function that a guard of cu/ptxkit/ptx/guard.cuh names when a kernel executes an instruction that its target lacks."""
+
+
+def _unsupported(group: Group, site: CallSite, message: str) -> str:
+    """The ``message`` of a guard (``"wgmma.fence needs sm_90a"``) with the place and the target to use."""
+    target = group.wave.launch.code.target
+    place = (source_lines(site.where.instruction) or [str(site.where)])[-1]
+    wanted = re.search(r"needs (sm_\w+)", message)
+    fix = f"; compile for {wanted[1]} (--arch {wanted[1]})" if wanted else ""
+    return f"{place}: {message}; the target is {target}{fix}"
+
+
 def _assertfail(group: Group, site: CallSite, back: int) -> None:
     messages, files = _argument(group, site, 0, np.uint64), _argument(group, site, 1, np.uint64)
     lines, functions = _argument(group, site, 2, np.uint32), _argument(group, site, 3, np.uint64)
     thread, at = _lanes_of(group)[0]
     cta, coordinates = group.first(group.active())
     group.wave.flush_output()
+    if read_string(group, int(functions[at]), thread) == GUARD:
+        raise TrapError(_unsupported(group, site, read_string(group, int(messages[at]), thread)))
     raise TrapError(
         f"{read_string(group, int(files[at]), thread)}:{int(lines[at])}: {read_string(group, int(functions[at]), thread)}: "
         f"thread {coordinates} of CTA {cta}: assertion `{read_string(group, int(messages[at]), thread)}` failed"

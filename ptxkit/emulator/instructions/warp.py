@@ -19,6 +19,7 @@ from ptxkit.emulator.simt.threads import Group
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
+from ptxkit.targets import FEATURES, needs
 
 _LANE = np.arange(32, dtype=np.int64)[None, None]
 _UNPREDICTABLE = np.uint32(0xCBCBCBCB)
@@ -209,7 +210,7 @@ def _redux_f32(b: Binding) -> Gated:
     destination, a, members = b.operands
     form, t = b.form, TYPES["f32"]
     if b.target < 100:
-        raise b.fail("needs sm_100a or sm_100f")
+        raise b.fail(f"needs {needs(FEATURES['redux.f32'].rule)}")
     sign = 1 if form["op"] == "min" else -1
     canonical = np.uint32(0x7FFFFFFF).view(np.float32)
 

@@ -87,6 +87,7 @@ class MachineState(Protocol):
 class CodeState(Protocol):
     """The bound kernel."""
 
+    target: str
     layout: Layout
     instructions: list[tuple[Where, Instruction]]
     const_ranges: list[tuple[int, int]]

@@ -23,6 +23,7 @@ from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES, LAYOUT
 from ptxkit.errors import MemoryFault, TrapError
 from ptxkit.isa.model import Address, Immediate, Operand
 from ptxkit.isa.types import TYPES
+from ptxkit.targets import FEATURES, needs
 
 _MODES = {"im2col_no_offs": 1, "im2col": 1, "im2col::w": 2, "im2col::w::128": 3}
 """Mode of an instruction -> mode of the tensor map; 0 for all others."""
@@ -62,7 +63,7 @@ class MapOperand(Pointer):
         assert isinstance(operand, Address)
         self.four = mode in ("tile::gather4", "tile::scatter4")
         if self.four and (self.rank != 2 or b.target < 100):
-            raise b.fail(f".{mode} needs .2d" if self.rank != 2 else f".{mode} needs sm_100a or sm_100f")
+            raise b.fail(f".{mode} needs .2d" if self.rank != 2 else f".{mode} needs {needs(FEATURES['tcgen05'].rule)}")
         if len(operand.coordinates) != (5 if self.four else self.rank):
             raise b.fail(f"{len(operand.coordinates)} coordinates for .{b.form['dim']}")
         self.mode = _MODES.get(mode, 0)

@@ -38,11 +38,12 @@ ACCESSES = {
     "multicast": "mov.b16 %h1, 3; @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[tile+512], [input], 16, [bar], %h1;",
 }
-MULTICAST = "mov.b16 %h1, 3; @%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [bar], %h1;"
+COMMIT = "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster"
+MULTICAST = f"mov.b16 %h1, 3; {COMMIT}.multicast::cluster.b64 [bar], %h1;"
 SIGNALS = {
     "multicast commit": MULTICAST,
     "commit of a pair": MULTICAST.replace("group::1", "group::2"),
-    "remote commit": "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r15];",
+    "remote commit": f"{COMMIT}.b64 [%r15];",
     "multicast request": "@%p0 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
     ".multicast::cluster::all.b128 [tile+256], [bar];",
 }

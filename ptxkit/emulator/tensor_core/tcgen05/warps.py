@@ -11,6 +11,7 @@ from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.collective import require_whole
 from ptxkit.errors import TrapError
+from ptxkit.targets import FEATURES, needs
 
 TARGETS = frozenset((100, 101, 103, 107, 110))
 """Architectures with tensor memory. PTX ISA, "Target ISA Notes" of tcgen05.alloc."""
@@ -23,7 +24,7 @@ def require_target(b: Binding) -> None:
         UnsupportedError: the target has none.
     """
     if b.target not in TARGETS:
-        raise b.fail("needs sm_100a or sm_100f, sm_103a, or sm_110a; other targets have no tensor memory")
+        raise b.fail(f"needs {needs(FEATURES['tcgen05'].rule)}; other targets have no tensor memory")
 
 
 class Warps:
