@@ -199,7 +199,7 @@ class SharedSite(Site):
         else:
             rows[start:][np.broadcast_to(index, x.shape)[x.mask]] = data[x.mask]
         for writes in x.wave.generic_writes:
-            writes.wrote(np.broadcast_to(index, x.shape)[x.active()] + start, self.size)
+            writes.wrote(np.broadcast_to(index, x.shape)[x.active()] + start, self.size, self.where)
         self._count(x, p)
 
 

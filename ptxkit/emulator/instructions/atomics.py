@@ -171,7 +171,7 @@ class AtomicSite:
             cells = x.wave.shared.view(self.shared.dtype)
             index = np.broadcast_to(found, x.shape)[active] + start
             for writes in x.wave.generic_writes:
-                writes.wrote(index, self.shared.size)
+                writes.wrote(index, self.shared.size, self.shared.where)
             for races in x.wave.races:
                 s = self.shared
                 races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)

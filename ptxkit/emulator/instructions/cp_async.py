@@ -167,7 +167,7 @@ class _Copy:
         def perform(which: Elements) -> None:
             copy(which)
             for writes in proxies:
-                writes.wrote(rows[which], self.size)
+                writes.wrote(rows[which], self.size, self.where)
 
         def poison() -> None:
             x.wave.shared.reshape(-1, self.size)[rows] = POISON

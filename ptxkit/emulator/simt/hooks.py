@@ -226,8 +226,8 @@ class RaceHooks(Protocol):
 class ProxyHooks(Protocol):
     """Hooks for writes to shared memory through the generic proxy and the async proxy, and for proxy fences."""
 
-    def wrote(self, cells: Index, size: int) -> None:
-        """The generic proxy has written the elements ``cells`` of ``size`` bytes each."""
+    def wrote(self, cells: Index, size: int, where: Where) -> None:
+        """The generic proxy has written the elements ``cells`` of ``size`` bytes each by the instruction ``where``."""
 
     def fence(self, x: Selection, space: str) -> None:
         """fence.proxy.async by the threads of ``x``; ``space`` is ``""``, ``"shared::cta"`` or ``"shared::cluster"``."""
@@ -240,6 +240,9 @@ class ProxyHooks(Protocol):
 
     def unseen_rows(self, rows: Index) -> Mask:
         """Which elements, of (E, n) rows of 16 bytes, contain a write that is not visible to the async proxy."""
+
+    def reason(self, rows: Index) -> str:
+        """Why the async proxy may not see rows of 16 bytes, (n,), with the instruction that wrote the first such row."""
 
 
 class ArithmeticHooks(Protocol):

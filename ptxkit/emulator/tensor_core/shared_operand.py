@@ -8,7 +8,6 @@ from ptxkit.emulator.arrays import Addresses, Index, Lanes
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where
-from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.emulator.tensor_core import numerics
 from ptxkit.emulator.tensor_core.descriptors import Descriptor, tile
 from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
@@ -67,7 +66,8 @@ class SharedOperand:
                     cta = x.wave.cta_coordinates(int(groups.cta[e]))
                     thread = x.wave.thread_coordinates(int(groups.warp[e]) * 32)
                     raise MemoryFault(
-                        f"{where}: {self.name} of the warpgroup of thread {thread} of CTA {cta}: {NOT_FENCED}"
+                        f"{where}: {self.name} of the warpgroup of thread {thread} of CTA {cta}: "
+                        f"{writes.reason(rows[int(np.argmax(unseen))])}"
                     )
 
     def load(self, wave: WaveState, cta: Index, descriptors: Addresses) -> tuple[Lanes, Index]:

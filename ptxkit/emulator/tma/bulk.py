@@ -130,7 +130,7 @@ def _fill(b: Binding) -> Step:
         fill(target, sizes, 0)
         for writes in wave.generic_writes:
             for start, n in zip(target.start.tolist(), sizes.tolist(), strict=True):
-                writes.wrote(np.arange(start >> 3, start + n >> 3), 8)
+                writes.wrote(np.arange(start >> 3, start + n >> 3), 8, where)
         wave.launch.machine.version += 1
 
     return Step(zero, (address.source, (b.operands[1], U32 if size is None or size.bits == 32 else TYPES["u64"])))

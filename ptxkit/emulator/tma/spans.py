@@ -21,7 +21,7 @@ from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.asynchronous import windows
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
-from ptxkit.emulator.sync.proxies import NOT_FENCED
+from ptxkit.emulator.sync.proxies import ROW
 from ptxkit.errors import MemoryFault
 
 LONG = 4096  # bytes of a run from which separate copies are faster than one gather of all runs
@@ -207,8 +207,10 @@ class Runs:
         for writes in () if generic_proxy else wave.generic_writes:
             if verb == "writes":
                 writes.replaced(start, self.sizes)
-            elif writes.unseen(start, self.sizes).any():
-                self._fault(writes.unseen(start, self.sizes), addresses, verb, NOT_FENCED)
+            elif (unseen := writes.unseen(start, self.sizes)).any():
+                k = int(np.argmax(unseen))
+                rows = np.arange(start[k] // ROW, -(-(start[k] + self.sizes[k]) // ROW))
+                self._fault(unseen, addresses, verb, writes.reason(rows))
         for races in wave.races if generic_proxy else ():
             races.runs(self.x, self.where, start, self.sizes, verb == "writes")
         return Side([wave.shared], np.zeros(len(start), np.int64), start)

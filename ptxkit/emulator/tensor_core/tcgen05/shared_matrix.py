@@ -11,7 +11,6 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
-from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import BITS
 from ptxkit.emulator.tensor_core.tcgen05.matrix_descriptors import (
     ATOM_32,
@@ -111,7 +110,7 @@ def require_visible(wave: WaveState, cta: int, found: Tile, what: str, bits: int
     for writes in wave.generic_writes:
         rows = found.chunks.reshape(1, -1) + cta * (wave.shared_stride >> 4)
         if writes.unseen_rows(rows).any():
-            raise MemoryFault(f"{where}: {who}: {what} in CTA {wave.cta_coordinates(cta)}: {NOT_FENCED}")
+            raise MemoryFault(f"{where}: {who}: {what} in CTA {wave.cta_coordinates(cta)}: {writes.reason(rows[0])}")
 
 
 def elements(units: Lanes, bits: int, padded: bool) -> Lanes:
