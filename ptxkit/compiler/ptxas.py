@@ -24,6 +24,7 @@ _PTXAS_NOISE = re.compile(
 )
 _ADVICE = re.compile(r"^\((?P<code>C7\d+)\)\s*(?P<text>.*)")
 _AROUND = re.compile(r" in around line (\d+)(?: by compiler)?")
+_MIXED_GROUPS = re.compile(r"Function '(?P<name>[^']+)' uses single CTA\(\.cta_group::1\) and CTA pair")
 _IN_FUNCTION = re.compile(r"function '([^']+)'")
 
 
@@ -54,14 +55,21 @@ def read(
         if advice:
             number, message = _advice(advice, ptx, demangle)
         severity = "error" if severity in ("error", "fatal") else "warning"
+        notes: tuple[str, ...] = ()
+        mixed = _MIXED_GROUPS.search(message)
+        if mixed and not number:
+            number, other = _mixed_groups(mixed["name"], lines)
+            place = _place(other, ptx, file) if other else ""
+            notes = (f"the other .cta_group at {place}: {lines[other - 1].strip()}",) if place else ()
         instruction = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         message = explain.explain(message, instruction, target) or message
         if not file:
-            found.append(_located(severity, message, number, instruction, ptx, sources))
+            d = _located(severity, message, number, instruction, ptx, sources)
+            found.append(replace(d, notes=(*d.notes, *notes)))
         else:
             source_line = lines[number - 1] if instruction else None
             column = _column_of(message, source_line) if source_line else 0
-            found.append(Diagnostic(severity, message, file, number, column, source_line))
+            found.append(Diagnostic(severity, message, file, number, column, source_line, notes))
     return _together(found)
 
 
@@ -84,6 +92,37 @@ def _together(found: list[Diagnostic]) -> list[Diagnostic]:
         if others:
             kept[k] = replace(d, notes=(*d.notes, f"the same is needed at {', '.join(others)}"))
     return kept
+
+
+def _mixed_groups(name: str, lines: list[str]) -> tuple[int, int]:
+    """PTX lines of the first tcgen05 instruction of a function with another .cta_group than the first, and of the first.
+
+    Zeros where they are not found.
+    """
+    inside, first, group = False, 0, ""
+    for number, line in enumerate(lines, 1):
+        if re.search(rf"\.(?:entry|func)\b.*\b{re.escape(name)}\b", line):
+            inside = True
+        elif inside and line.startswith("}"):
+            break
+        found = re.search(r"\btcgen05\.[\w.:]*\.cta_group::([12])", line) if inside else None
+        if found and not first:
+            first, group = number, found[1]
+        elif found and found[1] != group:
+            return number, first
+    return 0, 0
+
+
+def _place(number: int, ptx: str, file: str) -> str:
+    """``file:line`` of a line of PTX: of hand-written PTX itself, else the outermost source line that it came from."""
+    if file:
+        return f"{file}:{number}"
+    from ptxkit.isa.locate import loc_at_line  # imported here, because it imports numpy
+
+    place = loc_at_line(ptx, number)
+    while place is not None and place.inlined_at is not None:
+        place = place.inlined_at
+    return f"{place.file}:{place.line}" if place is not None else f"PTX line {number}"
 
 
 def _advice(advice: re.Match[str], ptx: str, demangle: Callable[[str], str]) -> tuple[int, str]:

@@ -118,6 +118,24 @@ def test_an_instruction_that_the_target_lacks_is_explained(failing, instruction,
     assert re.fullmatch(rf"mine.cu:2:19: error: {explained}; compile for (sm_\w+) \(--arch \1\)", str(error))
 
 
+def test_instructions_that_need_the_same_target_are_one_error(failing):
+    """The first is named with the fix, the others by their places."""
+    body = "".join(f'    asm volatile("tcgen05.fence::{which}_thread_sync;");\n' for which in ("before", "after", "before"))
+    error = failing(f"__global__ void f() {{\n{body}}}\n", target="sm_90a")
+    assert error.log.count("--arch sm_100a") == 1
+    assert error.log.startswith("mine.cu:2:19: error: tcgen05.fence needs sm_100a, ")
+    assert error.log.endswith("\n  the same is needed at mine.cu:3, mine.cu:4")
+
+
+def test_the_two_cta_groups_of_a_kernel_are_named_with_their_places(failing):
+    """ptxas names the function alone."""
+    text = "tcgen05.relinquish_alloc_permit.cta_group::{}.sync.aligned;"
+    body = "".join(f'    asm volatile("{text.format(group)}");\n' for group in (1, 1, 2))
+    error = failing(f"__global__ void f() {{\n{body}}}\n", target="sm_100a")
+    assert str(error).startswith("mine.cu:4:19: error: Function ")
+    assert error.log.endswith(f"\n  the other .cta_group at mine.cu:2: {text.format(1)}")
+
+
 @pytest.mark.parametrize(
     "expression, reason",
     [

@@ -352,5 +352,5 @@ def test_a_missing_proxy_fence_is_named():
     with pytest.raises(RaceError, match=r"wgmma.mma_async.*: missing-proxy-fence: .* which warp 1 .* wrote at .* st.shared"):
         execute(emulator, first_warp, case, inputs(case, a, b, c), 2)
     source = text(case).replace("fence.proxy.async.shared::cta;", "")
-    with pytest.raises(MemoryFault, match=r"wgmma.mma_async.*: [AB] of the warpgroup .* st.shared.* no fence.proxy.async behind"):
+    with pytest.raises(MemoryFault, match=r"wgmma.mma_async.*: [AB] of .* st.shared.* no fence.proxy.async behind"):
         execute(emulator, source, case, inputs(case, a, b, c), 2)
