@@ -83,8 +83,9 @@ class Lifetimes:
         self._any[cta] = True
         ended = self.races.wave.ended
         if ended is not None and ended[cta].any():
-            for k in np.unique(np.stack((cta, agents))[:, ended[cta]], axis=1).T.tolist():
-                self._report(*k, int(self._last.flat[k[0], k[1]]))
+            pairs = np.unique(np.stack((cta, agents))[:, ended[cta]], axis=1)
+            for home, agent in pairs.T.tolist():
+                self._report(home, agent, int(self._last.flat[home, agent]))
 
     def waited(self, rows: NDArray[np.int64]) -> None:
         """The actors ``rows`` have completed a wait at the barrier of their cluster, all of whose CTAs have thus started."""
