@@ -62,7 +62,7 @@ REASONS = {
     r"^matmul_tcgen05:step4.*(sums_empty|release\(\)|after_thread_sync: tcgen05_fence_after_thread_sync)": (
         "For tiles after the first: steps 4 to 8 share the source, and in step 4 a CTA computes one tile."
     ),
-    r"^matmul_tcgen05:step[678].*try_wait.parity: mbarrier_wait\(empty\(at\.stage\)": (
+    r"^(matmul_tcgen05:step[678]|matmul_block_scaled:step3).*try_wait.parity: mbarrier_wait\(empty\(at\.stage\)": (
         "These are the waits for the last arrivals before the CTA exits. The same thread commits the accumulator after the "
         "stages, its consumers wait for that, and the arrivals of one thread's commits are regarded as in order."
     ),
