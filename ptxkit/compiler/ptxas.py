@@ -67,6 +67,7 @@ def read(
             d = _located(severity, message, number, instruction, ptx, sources)
             found.append(replace(d, notes=(*d.notes, *notes)))
         else:
+            message = re.sub(r" \(--arch \w+\)$", "", message)  # the text itself says what it is for
             source_line = lines[number - 1] if instruction else None
             column = _column_of(message, source_line) if source_line else 0
             found.append(Diagnostic(severity, message, file, number, column, source_line, notes))

@@ -124,7 +124,7 @@ def test_a_syntax_error(failing):
 
 def test_an_instruction_that_the_target_directive_lacks(failing):
     error = failing(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"))
-    assert str(error) == "mine.ptx:17:5: error: wgmma.fence needs sm_90a; the target is sm_80"
+    assert str(error) == "mine.ptx:17:5: error: wgmma.fence needs sm_90a; the target is sm_80; compile for sm_90a"
     assert error.log.endswith("\n  the text is for this target because of .target sm_80 in line 3")
 
 
