@@ -134,7 +134,7 @@ def _clearer(found: Any, header: _Header, target: Target) -> Any:
             f"lower it, or run: pip install -U nvidia-nvjitlink"
         )
         return replace(found, message=message, line=header.version_line, column=1)
-    if found.message.endswith(f"the target is {header.target}") and header.target != target:
+    if f"; the target is {header.target};" in found.message and header.target != target:
         where = f"the text is for this target because of .target {header.target} in line {header.target_line}"
         return replace(found, notes=(*found.notes, where))
     return found
