@@ -27,7 +27,7 @@ WRONG = [
     (lambda: pt.layernorm(X, V.half(), V), "layernorm: weight has the type torch.float16, but x has torch.float32"),
     (lambda: pt.layernorm(X, V.to("meta"), V), "layernorm: weight is on meta, but x is on cpu"),
     (lambda: pt.layernorm(X, V, V, "tanh"), "layernorm: option activation must be one of none, relu, gelu, not 'tanh'"),
-    (lambda: pt.layernorm(X, V, V, "none", -1.0), "eps must be at least 0"),
+    (lambda: pt.layernorm(X, V, V, "none", -1.0), "eps must be finite and at least 0"),
     (lambda: pt.layernorm(X, V, V, "none", "small"), "layernorm: option eps must be float, not 'small'"),
     (lambda: pt.layernorm(torch.tensor(1.0), V, V), r"layernorm: x has the shape \(\), but must be \(..., cols\)"),
     (
