@@ -174,7 +174,7 @@ def test_portable_steps_run_on_sm_80(variant):
         ("ffn_sublayer", {"features": 20}, "features must be a multiple of 8"),
         ("linear_layernorm_gelu", {"features": 4}, "features must be a multiple of 8"),
         ("ffn_sublayer", {"rows": 0}, "rows"),
-        ("linear_layernorm_gelu", {"eps": -1.0}, "eps must be at least 0"),
+        ("linear_layernorm_gelu", {"eps": -1.0}, "eps must be finite and at least 0"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(kernel, sizes, message):

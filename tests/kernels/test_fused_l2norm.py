@@ -199,7 +199,7 @@ def test_unaligned_starts(device, variant, x_offset, y_offset):
 
 
 def test_eps_must_not_be_negative():
-    with pytest.raises(UsageError, match="eps must be at least 0"):
+    with pytest.raises(UsageError, match="eps must be finite and at least 0"):
         FusedL2norm(eps=-1e-3)
 
 

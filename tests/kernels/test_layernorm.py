@@ -146,7 +146,7 @@ def test_without_clusters_a_long_row_is_streamed():
 
 
 def test_eps_must_not_be_negative():
-    with pytest.raises(UsageError, match="eps must be at least 0"):
+    with pytest.raises(UsageError, match="eps must be finite and at least 0"):
         Layernorm(eps=-1e-3)
 
 

@@ -103,5 +103,5 @@ def test_every_shape_of_tile(device, cols, tile):
 
 
 def test_eps_must_not_be_negative():
-    with pytest.raises(UsageError, match="eps must be at least 0"):
+    with pytest.raises(UsageError, match="eps must be finite and at least 0"):
         LayernormQuantize(eps=-1e-3)

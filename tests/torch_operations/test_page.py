@@ -21,7 +21,7 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     subprocess.run([sys.executable, "-m", "ptxkit", "new", "my_kernel"], check=True, capture_output=True)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) > 5
-    exec(compile("\n".join(blocks), "torch.md", "exec"), {"__name__": "torch.md"})
+    exec(compile("\n".join(blocks), "torch.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out in re.sub(r"\n    print\(error\)  # ", "\n", PAGE)
 
 
