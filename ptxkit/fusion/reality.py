@@ -22,6 +22,7 @@ NOT_COMPARED = {
     "sparse_swiglu_ffn": "`unfused` executes the dense products",
     "moe_int8": "`unfused` multiplies in bf16",
     "attention_e4m3": "`unfused` multiplies in bf16",
+    "attention_backward": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
     "attention_scores": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma, each score twice",
     "ffn_sublayer": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
     "linear_layernorm_gelu": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
@@ -122,6 +123,25 @@ def _norm_backward(w: Sizes, *, centered: bool) -> Graph:
     return g.graph(outputs=[combined, *sums])
 
 
+def _softmax_backward(w: Sizes) -> Graph:
+    g, shape, dtype = GraphBuilder("softmax_backward"), (w["rows"], w["cols"]), w["dtype"]
+    y, dy = g.input("y", shape, dtype), g.input("dy", shape, dtype)
+    sums = g.sum(g.multiply(y, dy, name="products", dtype="f32"))
+    return g.graph(outputs=[g.fma(y, dy, sums, name="combine", dtype=dtype)])
+
+
+def _swiglu_backward(w: Sizes) -> Graph:
+    g, shape, dtype = GraphBuilder("swiglu_backward"), (w["rows"], w["cols"]), w["dtype"]
+    dy, gate, up = (g.input(name, shape, dtype) for name in ("dy", "gate", "up"))
+    return g.graph(outputs=[g.fma(dy, gate, up, name="gate_gradient"), g.multiply(dy, gate, name="up_gradient")])
+
+
+def _add_activation_backward(w: Sizes) -> Graph:
+    g, shape, dtype = GraphBuilder("add_activation_backward"), (w["n"],), w["dtype"]
+    dy, x, residual = (g.input(name, shape, dtype) for name in ("dy", "x", "residual"))
+    return g.graph(outputs=[g.multiply(dy, g.gelu(g.add(x, residual), name="derivative"))])
+
+
 def _attention(w: Sizes) -> Graph:
     g, dtype = GraphBuilder("attention"), w["dtype"]
     heads = (w["batch"], w["heads"])
@@ -156,6 +176,9 @@ GRAPHS: dict[str, Callable[[Sizes], Graph]] = {
     "layernorm_backward": lambda w: _norm_backward(w, centered=True),
     "rmsnorm_backward": lambda w: _norm_backward(w, centered=False),
     "attention": _attention,
+    "softmax_backward": _softmax_backward,
+    "swiglu_backward": _swiglu_backward,
+    "add_activation_backward": _add_activation_backward,
 }
 """Kernel -> its unfused chain, from its sizes and options."""
 
