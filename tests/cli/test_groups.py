@@ -26,7 +26,7 @@ def test_every_kernel_is_in_one_group():
 @pytest.mark.parametrize(
     ("words", "group", "found"),
     [
-        (["add_*"], None, ("add_activation", "add_gelu", "add_mul_exp")),
+        (["add_*"], None, ("add_activation", "add_activation_backward", "add_gelu", "add_mul_exp")),
         (["add_gel?", "saxpy"], None, ("add_gelu", "saxpy")),
         (["add_[gm]*:fused"], None, ("add_gelu:fused", "add_mul_exp:fused")),
         (["saxpy:scalar", "saxpy:scalar"], None, ("saxpy:scalar",)),
@@ -80,18 +80,18 @@ def test_groups_are_listed_with_their_kernels(capsys):
 
 
 def test_run_takes_a_pattern_and_runs_each_kernel(capsys):
-    words = ("add_*", "--variant", "fused", "--option", "dtype=f16", "--device", "emulator", "--json")
+    words = ("add_*[nud]", "--variant", "fused", "--option", "dtype=f16", "--device", "emulator", "--json")
     assert exit_of("run", *words) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["schema"] == "ptxkit.runs/1"
-    assert [run["kernel"] for run in value["runs"]] == ["add_activation", "add_gelu", "add_mul_exp"]
+    assert [run["kernel"] for run in value["runs"]] == ["add_activation", "add_activation_backward", "add_gelu"]
     assert all(v["verified"] for run in value["runs"] for v in run["variants"])
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["add_*", "64"], "sizes are given with one kernel; these are 3"),
+        (["add_*", "64"], "sizes are given with one kernel; these are 4"),
         (["--group", "rows", "64"], "sizes are given with one kernel"),
         (["add_*", "--variant", "fuesd"], "none of these kernels has the variant 'fuesd'"),
         (["add_*", "--option", "dtpye=f16"], "none of these kernels has the option 'dtpye'"),

@@ -184,5 +184,5 @@ def test_sizes_that_cannot_be_are_refused(kernel, sizes, message):
 
 def test_rows_that_no_cluster_holds_are_refused():
     workload = LinearLayernormGelu(features=8192)
-    with pytest.raises(UsageError, match="do not have all 8192 features"):
+    with pytest.raises(UsageError, match="8192 features need a cluster of 32 CTAs of 256 columns"):
         workload.variant("cluster").select_tile(workload, Target.parse("sm_90a"))

@@ -62,6 +62,29 @@ def gelu_mul(x, gate):
 
 
 @triton.jit
+def sigmoid(x):
+    return 1 / (1 + tl.exp(-x))
+
+
+@triton.jit
+def relu_slope(x):
+    return tl.where(x > 0, 1.0, 0.0)
+
+
+@triton.jit
+def silu_slope(x):
+    s = sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+@triton.jit
+def gelu_slope(x):
+    """Of x sigmoid(z) with z = 2 u of the tanh formula."""
+    s = sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    return s + x * s * (1 - s) * 1.5957691216057308 * (1 + 0.134145 * x * x)
+
+
+@triton.jit
 def to_int8(x):
     """Clamps and rounds, ties to even: adding 1.5 * 2^23 removes the fractional bits."""
     return (tl.minimum(tl.maximum(x, -128.0), 127.0) + 12582912.0 - 12582912.0).to(tl.int8)
@@ -95,6 +118,31 @@ def binary(x_ptr, y_ptr, out_ptr, n, function: tl.constexpr, BLOCK: tl.constexpr
     x = tl.load(x_ptr + start + lane, inside).to(tl.float32)
     y = tl.load(y_ptr + start + lane, inside).to(tl.float32)
     tl.store(out_ptr + start + lane, function(x, y), inside)
+
+
+@triton.jit
+def add_activation_backward(dy_ptr, x_ptr, residual_ptr, dx_ptr, n, slope: tl.constexpr, BLOCK: tl.constexpr):
+    """dx = dy * slope(x + residual)."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    inside = lane < n - start
+    dy = tl.load(dy_ptr + start + lane, inside).to(tl.float32)
+    x = tl.load(x_ptr + start + lane, inside).to(tl.float32)
+    residual = tl.load(residual_ptr + start + lane, inside).to(tl.float32)
+    tl.store(dx_ptr + start + lane, dy * slope(x + residual), inside)
+
+
+@triton.jit
+def swiglu_backward(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, n, BLOCK: tl.constexpr):
+    """The gradients of silu(gate) * up."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    inside = lane < n - start
+    dy = tl.load(dy_ptr + start + lane, inside).to(tl.float32)
+    gate = tl.load(gate_ptr + start + lane, inside).to(tl.float32)
+    up = tl.load(up_ptr + start + lane, inside).to(tl.float32)
+    tl.store(dgate_ptr + start + lane, dy * up * silu_slope(gate), inside)
+    tl.store(dup_ptr + start + lane, dy * silu(gate), inside)
 
 
 @triton.jit

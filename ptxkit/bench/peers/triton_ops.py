@@ -265,6 +265,24 @@ def rmsnorm_backward(w: Any) -> Program:
     return gradients(w, None, ("gammas",), ("dgamma",))
 
 
+@op("softmax_backward", when=in_one_block)
+def softmax_backward(w: Any) -> Program:
+    return by_row(w, "softmax_backward", ("y", "dy", "out:dx", w.rows, w.cols, "scale"))
+
+
+@op("swiglu_backward")
+def swiglu_backward(w: Any) -> Program:
+    n = w.rows * w.cols
+    return flat(n, _module("triton_kernels").swiglu_backward, ("dy", "gate", "up", "out:dgate", "out:dup", n))
+
+
+@op("add_activation_backward")
+def add_activation_backward(w: Any) -> Program:
+    k = _module("triton_kernels")
+    slope = {"gelu": k.gelu_slope, "silu": k.silu_slope, "relu": k.relu_slope}[w.activation]
+    return flat(w.n, k.add_activation_backward, ("dy", "x", "residual", "out:dx", w.n), slope=slope)
+
+
 def gradients(w: Any, mean: str | None, partial: tuple[str, ...], outputs: tuple[str, ...]) -> Program:
     """Persistent programs, and one launch that adds up their partial gradients of the columns."""
     k = _module("triton_gradients")

@@ -127,6 +127,15 @@ def softmax(
 
 
 @triton.jit
+def softmax_backward(y_ptr, dy_ptr, dx_ptr, rows, cols, scale, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row, col, inside = elements(rows, cols, ROWS, BLOCK)
+    y = tl.load(y_ptr + row * cols + col, inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + row * cols + col, inside, other=0.0).to(tl.float32)
+    total = tl.sum(y * dy, 1, keep_dims=True)
+    tl.store(dx_ptr + row * cols + col, scale * y * (dy - total), inside)
+
+
+@triton.jit
 def scale_mask_softmax(s_ptr, mask_ptr, y_ptr, rows, cols, scale, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row, col, inside = elements(rows, cols, ROWS, BLOCK)
     s = tl.load(s_ptr + row * cols + col, inside, other=float("-inf")).to(tl.float32)
