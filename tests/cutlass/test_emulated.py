@@ -121,10 +121,12 @@ def test_cooperative_with_multicast():
 PINGPONG = {"BM": 64, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 2}
 
 
+@pytest.mark.slow
 def test_pingpong_fp8():
     check_both_modes(SMALL, "pingpong", PINGPONG, dtype="e4m3")
 
 
+@pytest.mark.slow
 def test_builder_lays_out_the_launch():
     """With the program of the test above, because a compilation of CUTLASS takes longer than all other tests of this file."""
     w = CutlassGemm(520, 272, 640, dtype="e4m3")

@@ -12,6 +12,7 @@ from ptxkit.workload.build import build
 
 NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
 NAMES += ["layernorm_backward", "rmsnorm_backward"]
+TYPES = ["f32", pytest.param("bf16", marks=pytest.mark.slow)]  # elements are unpacked to as many f32 registers
 SIZES = [(128, 4096), (16384, 4096), (512, 32768), (512, 262144)]
 
 
@@ -20,7 +21,7 @@ def built(name, rows, cols, tile=None, **options):
     return build(workload, workload.variant("vectorized"), Target.parse("sm_90a"), tile)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 @pytest.mark.parametrize("name", NAMES)
 def test_preferred_tiles_do_not_spill(name, rows, cols, dtype):
@@ -48,7 +49,7 @@ def test_persistent_kernels_do_not_spill(name, cols, dtype):
     assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=["UBLKCP", "STAS"], spills=0)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("threads", "vectors"), [(1024, 4), (512, 8), (128, 8)])
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "scale_mask_softmax", "layernorm_quantize"])
 def test_tiles_that_are_offered_do_not_spill(name, threads, vectors, dtype):
