@@ -1,56 +1,19 @@
 """Graphs of language models, by their dimensions: no weights, one layer that is repeated.
 
-Dimensions are those of the published configurations: GPT-2 (Radford et al., 2019), OPT-13B (arXiv 2205.01068), Llama 3 8B
-(arXiv 2407.21783), Mixtral 8x7B (arXiv 2401.04088), DeepSeek-V3 (arXiv 2412.19437; its latent attention is shown as ordinary
-attention with 128 heads of 128 elements).
+:mod:`ptxkit.bench.shapes.models` has the dimensions and their sources.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ptxkit.bench.shapes.models import DIMENSIONS, Model
 from ptxkit.errors import UsageError
 from ptxkit.fusion.graph import Graph, GraphBuilder
 from ptxkit.workload.workload import suggestion
 
 
-@dataclass(frozen=True)
-class Model:
-    """The dimensions of a decoder.
-
-    Attributes:
-        hidden: elements of a token. intermediate: of the feed-forward network, or of an expert.
-        heads, kv_heads: of attention. d: elements of a head.
-        layers: how many. gated: SwiGLU instead of GELU or ReLU.
-        activation: of a network that is not gated.
-        experts, active: of a mixture of experts, and how many each token takes; 0 without.
-        norm: its kind. bias: whether the linear layers have biases.
-        shared: width of a feed-forward network that all tokens take besides their experts; 0 without.
-    """
-
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    d: int
-    layers: int
-    gated: bool
-    norm: str
-    bias: bool
-    activation: str = "gelu"
-    experts: int = 0
-    active: int = 0
-    shared: int = 0
-
-
-MODELS: dict[str, Model] = {
-    "gpt2": Model(768, 3072, 12, 12, 64, 12, False, "layernorm", True),
-    "opt-13b": Model(5120, 20480, 40, 40, 128, 40, False, "layernorm", True, "relu"),
-    "llama3-8b": Model(4096, 14336, 32, 8, 128, 32, True, "rmsnorm", False),
-    "mixtral-8x7b": Model(4096, 14336, 32, 8, 128, 32, True, "rmsnorm", False, experts=8, active=2),
-    "deepseek-v3": Model(7168, 2048, 128, 128, 128, 58, True, "rmsnorm", False, experts=256, active=8, shared=2048),
-}
-"""Name for ``--model`` -> dimensions. Layers of DeepSeek-V3 are those with a mixture of experts."""
+GRAPHS = ("gpt2", "opt-13b", "llama3-8b", "mixtral-8x7b", "deepseek-v3")
+MODELS: dict[str, Model] = {name: DIMENSIONS[name] for name in GRAPHS}
+"""Name for ``--model`` -> dimensions, of the models whose layers :class:`_Layer` describes."""
 
 
 def model_graph(name: str, tokens: int = 4096, context: int = 0, dtype: str = "bf16") -> Graph:
