@@ -99,8 +99,9 @@ def command(
     from ptxkit.cli._text import print_json, terminal_width
     from ptxkit.files import check_writable, refuse_same, write_json, write_text
     from ptxkit.fusion.analysis import analyse, compiled_kernel
-    from ptxkit.fusion.machine import LAUNCH_US, machine_for
+    from ptxkit.fusion.machine import machine_for
     from ptxkit.fusion.models import model_graph
+    from ptxkit.targets.achievable import LAUNCH_US
     from ptxkit.fusion.page import page
     from ptxkit.fusion.read import read_graph
     from ptxkit.fusion.report_json import values

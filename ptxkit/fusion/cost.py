@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from ptxkit.fusion.graph import Graph, Operation
 from ptxkit.fusion.layout import View, union
-from ptxkit.fusion.machine import PRODUCT, VECTOR, Machine
+from ptxkit.fusion.machine import Machine
+from ptxkit.targets.achievable import PRODUCT, VECTOR
 
 PRODUCTS = ("contraction", "attention")
 

@@ -6,16 +6,11 @@ from dataclasses import dataclass
 
 from ptxkit.bench.results import expectations
 from ptxkit.errors import PtxkitError
+from ptxkit.targets.achievable import COPY, L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VECTOR, copy_gbs
 from ptxkit.targets.gpus import Gpu, find_gpu, target_of
 from ptxkit.targets.target import Target
 
 DEFAULT_GPU = "NVIDIA H200"
-COPY = 0.89  # fraction of the documented bandwidth that a copy reaches on an H200: 4283 of 4800 GB/s (expectations)
-L2_RATE = 2.0  # rate of reads that hit in L2, relative to device memory; an assumption
-PRODUCT = 0.75  # fraction of the documented peak that a good product reaches on an H200 (docs/gemm.md)
-VECTOR = 0.5  # fraction of the peak of f32 multiply-adds that a mixture of operations reaches; an assumption
-LAUNCH_US = 1.0  # the time that one more kernel costs in a graph of kernels on an H200 (docs/benchmarking.md)
-RESIDENT = 0.5  # fraction of L2 up to which a result is assumed to be there still when the next kernel reads it
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ def machine_for(name: str | None = None, launch_us: float = LAUNCH_US) -> Machin
     copies = _recorded_copies(gpu.name)
     if copies:
         return Machine(gpu, target, max(copies), "recorded copy", launch_us)
-    return Machine(gpu, target, COPY * gpu.bandwidth_gbs, f"{COPY:.0%} of the data sheet", launch_us)
+    return Machine(gpu, target, copy_gbs(gpu), f"{COPY:.0%} of the data sheet", launch_us)
 
 
 def _recorded_copies(gpu: str) -> list[float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ptxkit.bench.report.tables import Table
 from ptxkit.fusion.analysis import Candidate, Report
 from ptxkit.fusion.cost import Cost, Group
-from ptxkit.fusion.machine import PRODUCT, VECTOR
+from ptxkit.targets.achievable import PRODUCT, VECTOR
 from ptxkit.fusion.tables import explained, tables
 from ptxkit.quantities import quantity, time_text
 

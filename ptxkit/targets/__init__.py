@@ -7,6 +7,7 @@
 :mod:`.occupancy`   how many CTAs of a kernel are resident
 :mod:`.launch`      why no GPU of a target can launch a grid
 :mod:`.gpus`        GPUs: SM count, L2, clocks, documented bandwidth and peak rates
+:mod:`.achievable`  what kernels reach of these rates, and what launches cost
 ==================  =====================================================================================
 
 The package needs neither numpy nor a CUDA library. It stands beside :mod:`ptxkit.isa`: neither imports the other.

@@ -21,6 +21,7 @@ StatedTolerance = Tolerance | Mapping[str, Tolerance] | Callable[[Any], Toleranc
 
 Constraint = Callable[[Any, Tile], "bool | str | None"]
 Preference = Callable[[Any], Iterable[Mapping[str, Any]]]
+Remark = Callable[[Any], str | None]
 
 
 class Described(Protocol):
@@ -47,6 +48,8 @@ class Variant:
         prefer: workload -> tiles to try first, best first; each may omit parameters.
         source: the file with its kernels, if it is not that of the workload.
         tolerance: replaces that of the workload.
+        slower: workload -> why an earlier variant is faster at these sizes, as far as is known, or None. The variant still runs,
+            but :func:`ptxkit.workload.choice.choose` takes another one.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Variant:
     prefer: Preference | None = None
     source: str | None = None
     tolerance: StatedTolerance | None = None
+    slower: Remark | None = None
 
     @property
     def description(self) -> str:
@@ -240,6 +244,7 @@ def variant(
     prefer: Preference | None = None,
     source: str | None = None,
     tolerance: StatedTolerance | None = None,
+    slower: Remark | None = None,
 ) -> Callable[[Callable[..., Sequence[Launch]]], Variant]: ...
 
 
@@ -253,6 +258,7 @@ def variant(
     prefer: Preference | None = None,
     source: str | None = None,
     tolerance: StatedTolerance | None = None,
+    slower: Remark | None = None,
 ) -> Variant | Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declare a method of a :class:`Workload` as a variant; :class:`Variant` describes the arguments.
 
@@ -273,7 +279,7 @@ def variant(
 
     def declare(method: Callable[..., Sequence[Launch]]) -> Variant:
         name = method.__name__
-        return Variant(name, method, values, tuple(requires), constraint, prefer, source, tolerance)
+        return Variant(name, method, values, tuple(requires), constraint, prefer, source, tolerance, slower)
 
     return declare if function is None else declare(function)
 

@@ -18,7 +18,10 @@ def reduced(workload: Workload) -> Workload:
     refuse is skipped; where none is left, the result is as small as it can be.
     """
     kernel = type(workload)
-    limit = kernel.make((), workload.options, small=True).work()
+    try:
+        limit = kernel.make((), workload.options, small=True).work()
+    except UsageError:  # the options, such as a number of heads, do not fit the default size
+        limit = kernel.make((), small=True).work()
     while workload.work().flops > limit.flops or workload.work().bytes > limit.bytes:
         smaller = next(_smaller(workload), None)
         if smaller is None:

@@ -75,6 +75,11 @@ def holding(w: AttentionScores) -> Iterator[Mapping[str, Any]]:
                 yield {"CTAS": ctas, "BN": keys, "STAGES": stages}
 
 
+def slower_without_array(w: AttentionScores) -> str | None:
+    """``slower`` of step 3."""
+    return None if w.mask == "array" else "reading a mask once is all that it saves, and there is no array of masks"
+
+
 class AttentionScores(Workload):
     """The probabilities of attention: p = softmax(q k^T / sqrt(d) + mask), a matrix (q, k) for each head of each sequence.
 
@@ -332,6 +337,7 @@ class AttentionScores(Workload):
         },
         constraint=lambda w, t: holds(w, ScoresClusterTile(w.d, t.CTAS, t.BN, t.STAGES)),
         prefer=holding,
+        slower=slower_without_array,
     )
     def step3_cluster(self, t: Tile) -> list[Launch]:
         """Each score once: a cluster holds rows in registers, each CTA a range of keys; st.async exchanges maxima and sums."""

@@ -227,7 +227,13 @@ class FfnSublayer(Workload):
         launch = linear.wgmma_launch("ffn_folded_wgmma", self, t, ("x", "folded", "out"), args)
         return [*self.fold, *self.statistics, launch]
 
-    @variant(requires=linear.WGMMA, tile=linear.WGMMA_TILE, constraint=usable_observed, prefer=linear.preferred_wgmma)
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.WGMMA_TILE,
+        constraint=usable_observed,
+        prefer=linear.preferred_wgmma,
+        slower=linear.slower_than_two,
+    )
     def folded_one_launch(self, t: Tile) -> list[Launch]:
         """folded_wgmma without the launch for the statistics: two warps take them from the tiles of x."""
         registers = OBSERVED_REGISTERS if t.REGISTERS else 0
@@ -236,7 +242,13 @@ class FfnSublayer(Workload):
         maps = ("x", "folded", "out")
         return [*self.fold, linear.wgmma_launch("ffn_folded_observed", self, tile, maps, args, observed_bytes(t))]
 
-    @variant(requires=linear.WGMMA, tile=few_rows.TILE, constraint=few_rows.usable, prefer=few_rows.preferred)
+    @variant(
+        requires=linear.WGMMA,
+        tile=few_rows.TILE,
+        constraint=few_rows.usable,
+        prefer=few_rows.preferred,
+        slower=linear.slower_than_two,
+    )
     def cluster(self, t: Tile) -> list[Launch]:
         """One launch for few rows: a cluster divides k, and exchanges statistics and sums by distributed shared memory."""
         return [few_rows.launch(self, t)]

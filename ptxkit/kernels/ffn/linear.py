@@ -27,6 +27,11 @@ UNIT = {"bf16": 2.0**-9, "f16": 2.0**-12}
 CHAIN_THREADS = 128  # threads of a CTA that adds a bias in the unfused chain
 
 
+def slower_than_two(w: Any) -> str:
+    """``slower`` of the variants with one launch."""
+    return "two launches took less time at all sizes measured on an H200 (docs/ffn.md)"
+
+
 def cu_type(w: Any) -> str:
     """The element type in C++."""
     return f"ptxkit::{w.dtype}"

@@ -160,7 +160,13 @@ class LinearLayernormGelu(Workload):
         launch = linear.wgmma_launch("linear_wgmma", self, t, ("x", "w", "biased"), ("bias", "biased"))
         return [launch, *self.layernorm]
 
-    @variant(requires=linear.WGMMA, tile=CLUSTER_TILE, constraint=usable_cluster, prefer=preferred_cluster)
+    @variant(
+        requires=linear.WGMMA,
+        tile=CLUSTER_TILE,
+        constraint=usable_cluster,
+        prefer=preferred_cluster,
+        slower=linear.slower_than_two,
+    )
     def cluster(self, t: Tile) -> list[Launch]:
         """One launch: a cluster has all columns of its rows in registers and exchanges their statistics by DSMEM."""
         args = ("bias", "gamma", "beta", "out", "eps")

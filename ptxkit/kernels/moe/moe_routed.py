@@ -373,7 +373,13 @@ class MoeRouted(Workload):
         """Tiles as small as the experts' tokens; for few tokens, k of the second product is divided into parts."""
         return self.wgmma(t, down(t), parts=t.PARTS)
 
-    @variant(requires=WGMMA, tile=FITTED, constraint=usable_exchange, prefer=preferred_wgmma)
+    @variant(
+        requires=WGMMA,
+        tile=FITTED,
+        constraint=usable_exchange,
+        prefer=preferred_wgmma,
+        slower=lambda w: "step3_fitted took less time at all sizes measured on an H200 (docs/moe.md)",
+    )
     def step4_quantized(self, t: Tile) -> list[Launch]:
         """The first product quantizes its results: CTAs exchange the largest magnitudes of tokens through device memory."""
         return self.wgmma(t, down(t), parts=t.PARTS, exchange=True)

@@ -1,0 +1,253 @@
+"""Which variant of a kernel to take at given sizes on a device: :func:`choose`.
+
+The variants of a description are steps, each of which is meant to be faster than those before it. The choice is therefore the
+last one that the device can run, with three exceptions: a variant whose description says that an earlier one is faster
+(``slower`` of :class:`~ptxkit.workload.variant.Variant`), a kernel written in PTX by hand, whose shape is fixed, and a variant
+for which a model predicts much more time than for an earlier one. The tile is that of :func:`ptxkit.workload.resolve.resolve`:
+the one that a sweep recorded for this device, else the one that the description prefers.
+
+The model has four named terms (:class:`Terms`), computed from the launches of a variant and the facts of the GPU, without
+compiling anything. Registers are therefore unknown, and occupancy follows from threads and shared memory alone.
+``scripts/regret.py`` compares the choices with all times in ``expectations/``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import PtxkitError, UnavailableError
+from ptxkit.targets.achievable import L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VECTOR, WARP_PRODUCT, WAVE_US, copy_gbs
+from ptxkit.targets.gpus import gpu_named, reference_gpu
+from ptxkit.targets.occupancy import calculate
+from ptxkit.workload.launch import Launch, array_spec
+from ptxkit.workload.resolve import ResolvedVariant, resolve
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.abilities import Device
+    from ptxkit.targets import Target
+    from ptxkit.targets.gpus import Gpu
+    from ptxkit.workload.workload import Workload
+
+MARGIN = 1.5  # how many times slower than another variant the last one must be predicted for the other to be chosen
+VECTOR_UNITS = ("f32", "f64")  # types that the CUDA cores multiply
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The predicted time of a variant in microseconds, by what it is spent on.
+
+    Attributes:
+        launches: of all kernels. memory: the minimum bytes, and each temporary once for each launch that reads or writes it, at
+            the bandwidth of a copy, or of L2 where all arrays fit there.
+        waves: the latency of device memory for each wave of CTAs, which more bytes in flight for each thread would shorten.
+        arithmetic: the executed flops at the rate that good kernels reach, divided by the share of the SMs that the CTAs of the
+            launch with the most shared memory keep busy: its last wave, or fewer CTAs than SMs.
+    """
+
+    launches: float
+    memory: float
+    waves: float
+    arithmetic: float
+
+    @property
+    def total(self) -> float:
+        """The launches, and the longest of the other terms."""
+        return self.launches + max(self.memory, self.waves, self.arithmetic)
+
+    @property
+    def bound(self) -> str:
+        """The name of the longest term."""
+        terms = {"launches": self.launches, "memory": self.memory, "waves": self.waves, "arithmetic": self.arithmetic}
+        return max(terms, key=terms.__getitem__)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A variant that the device can run.
+
+    Attributes:
+        resolved: with its tile and launches. terms: its predicted time.
+        objection: why the description or its source says not to take it; "" for none.
+    """
+
+    resolved: ResolvedVariant
+    terms: Terms
+    objection: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the variant."""
+        return self.resolved.variant.name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen variant, the others, and the reason.
+
+    Attributes:
+        option: the chosen one. reason: in words.
+        options: all that the device can run, in the order of the description.
+        gpu: the GPU whose facts the prediction uses.
+    """
+
+    option: Option
+    reason: str
+    options: tuple[Option, ...]
+    gpu: str
+
+    @property
+    def variant(self) -> str:
+        """The name of the chosen variant."""
+        return self.option.name
+
+    @property
+    def tile(self) -> dict[str, Any]:
+        """Its tile parameters."""
+        return dict(self.option.resolved.tile)
+
+    def __str__(self) -> str:
+        tuned = " (tuned by a sweep)" if self.option.resolved.tuned else ""
+        named = " ".join(filter(None, [self.variant, str(self.option.resolved.tile)]))
+        terms = self.option.terms
+        return f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, most of it {terms.bound}"
+
+
+def choose(
+    workload: Workload,
+    device: Device | None = None,
+    target: Target | None = None,
+    tile: Mapping[str, Any] | None = None,
+) -> Choice:
+    """The variant to take for a workload on a device, without compiling or measuring.
+
+    Args:
+        workload: the kernel with its sizes and options.
+        device: whose facts and recorded tiles count; None for those of the workload, or of the reference GPU of the target.
+        target: to compile for; None for that of the device.
+        tile: fixed tile parameters, for the variants that have them.
+
+    Raises:
+        UnavailableError: no variant can run there; the message has the reason for the last one.
+    """
+    options, refusal = [], "it has none"
+    for variant in workload.variants().values():
+        fixed = {name: value for name, value in (tile or {}).items() if name in variant.tile}
+        lacks = sorted(device.lacks.intersection(variant.requires)) if device is not None else []
+        try:
+            if lacks:
+                raise UnavailableError(f"{variant.name}: the device has no {lacks[0]}")
+            resolved = resolve(workload, variant, target, fixed, device=device)
+        except PtxkitError as error:
+            refusal = str(error)
+            continue
+        options.append(Option(resolved, predicted(resolved), _objection(resolved)))
+    if not options:
+        raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
+    chosen, reason = _chosen(options)
+    return Choice(chosen, reason, tuple(options), gpu_of(options[0].resolved).name)
+
+
+def _chosen(options: list[Option]) -> tuple[Option, str]:
+    """The option to take, and why."""
+    free = [option for option in options if not option.objection] or options
+    fastest = min(free, key=lambda option: option.terms.total)
+    chosen = [option for option in free if option.terms.total <= MARGIN * fastest.terms.total][-1]
+    last = free[-1]
+    if chosen is not last:
+        return chosen, f"{last.name} is predicted to take {last.terms.total / chosen.terms.total:.2g} times as long"
+    if len(options) == 1:
+        return chosen, "the only variant that runs here"
+    if last is options[-1]:
+        return chosen, f"the last of {len(options)} variants that run here"
+    return chosen, f"the last that nothing speaks against; {options[-1].name}: {options[-1].objection}"
+
+
+def _objection(resolved: ResolvedVariant) -> str:
+    variant, workload = resolved.variant, resolved.workload
+    if variant.slower is not None and (reason := variant.slower(workload)):
+        return reason
+    sources = [variant.source_of(workload, launch) for launch in resolved.launches]
+    if all(isinstance(source, str) and source.endswith(".ptx") for source in sources):
+        return "written in PTX by hand, in one shape for all sizes"
+    return ""
+
+
+def gpu_of(resolved: ResolvedVariant) -> Gpu:
+    """The documented facts of the GPU of a workload: its own, or those of the reference GPU of the target."""
+    return gpu_named(resolved.workload.device.gpu) or reference_gpu(resolved.target)
+
+
+def predicted(resolved: ResolvedVariant) -> Terms:
+    """The predicted time of a variant, by terms."""
+    model = _Model(resolved, gpu_of(resolved))
+    return Terms(model.launches_us, model.memory_us, model.waves_us, model.arithmetic_us)
+
+
+@dataclass(frozen=True)
+class _Model:
+    resolved: ResolvedVariant
+    gpu: Gpu
+
+    @cached_property
+    def launches_us(self) -> float:
+        return LAUNCH_US * len(self.resolved.launches)
+
+    @cached_property
+    def memory_us(self) -> float:
+        workload = self.resolved.workload
+        sizes = {}
+        for name, spec in workload.temporaries().items():
+            shape, dtype = array_spec(spec)
+            sizes[name] = math.prod(shape) * dtype.itemsize
+        passes = sum(sizes.get(name, 0) for launch in self.resolved.launches for name in set(launch.array_names))
+        moved = workload.work().bytes + passes
+        rate = copy_gbs(self.gpu) * (L2_RATE if moved <= RESIDENT * workload.device.l2_bytes else 1)
+        return moved / rate / 1e3
+
+    @cached_property
+    def waves_us(self) -> float:
+        return WAVE_US * sum(math.ceil(self._waves(launch)) for launch in self.resolved.launches)
+
+    @cached_property
+    def arithmetic_us(self) -> float:
+        work = self.resolved.workload.work()
+        peak = self.gpu.peak_tflops.get(work.unit)
+        if peak is None:
+            return 0.0
+        rate = peak * (VECTOR if work.unit in VECTOR_UNITS else PRODUCT * self._tensor_core_share())
+        return work.executed / (rate * self._busy()) / 1e6
+
+    def _tensor_core_share(self) -> float:
+        """The share of the rate of the target's own tensor core instructions: mma.sync does not reach that of wgmma."""
+        specific = self.resolved.target.has_a_form and any(
+            word.endswith("a") or word in ("wgmma", "tcgen05") for word in self.resolved.variant.requires
+        )
+        own = not self.resolved.target.name.endswith("a") or specific
+        return 1.0 if own else WARP_PRODUCT
+
+    def _busy(self) -> float:
+        """The share of the SMs that the CTAs of the launch with the most shared memory keep busy."""
+        main = max(self.resolved.launches, key=lambda launch: launch.shared)
+        waves = self._waves(main)
+        if waves > 1:
+            return waves / math.ceil(waves)
+        return min(1.0, _ctas(main) / self.resolved.workload.device.sms)
+
+    def _waves(self, launch: Launch) -> float:
+        """CTAs of a launch over those that are resident at a time."""
+        target = self.resolved.target
+        cluster = _product(launch.cluster)
+        held = calculate(target, _product(launch.block), 0, launch.shared, cluster=cluster).ctas_per_sm
+        return _ctas(launch) / (max(1, held) * self.resolved.workload.device.sms)
+
+
+def _ctas(launch: Launch) -> int:
+    return _product(launch.grid)
+
+
+def _product(extents: object) -> int:
+    return math.prod(extents) if isinstance(extents, tuple) else 1  # Launch converts all to tuples

@@ -1,0 +1,157 @@
+"""Compare the variant that ptxkit chooses with the fastest recorded one, over all cases with recorded times of a GPU.
+
+    python scripts/regret.py [--gpu "NVIDIA H200"] [--markdown] [--worst 10] [--fit]
+
+The regret of a case is the recorded cold median of the chosen variant over that of the fastest variant, less 1. Cases with one
+recorded variant are left out, and so are those whose chosen variant has no recorded time: the number of these is printed. The
+first line beneath is the regret of the last variant alone, without the model and without remarks of descriptions. Times of a
+variant that was recorded with another tile than it gets today are of that tile.
+
+--fit prints two coefficients of ptxkit/targets/achievable.py from the same times: WAVE_US from kernels with one element for each
+thread, and WARP_PRODUCT from the largest products by mma.sync and by wgmma.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from ptxkit.bench.measure.statistics import quantile
+from ptxkit.bench.results import expectations
+from ptxkit.errors import PtxkitError
+from ptxkit.targets.achievable import WAVE_US
+from ptxkit.targets.gpus import DeviceFacts, find_gpu, target_of
+from ptxkit.workload import registry
+from ptxkit.workload.choice import Choice, choose
+from ptxkit.workload.workload import Workload
+
+ONE_ELEMENT = ("saxpy:scalar", "add_gelu:fused", "add_mul_exp:fused", "add_activation:fused", "swiglu:fused")
+"""Variants with one element for each thread, without shared memory."""
+LARGE = "m=8192 n=8192 k=8192 alpha=1.0 beta=0.0 epilogue=none"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case with recorded times.
+
+    Attributes:
+        key: of the case. times: variant -> cold median in microseconds. choice: of ptxkit.
+    """
+
+    key: str
+    times: Mapping[str, float]
+    choice: Choice
+
+    def regret(self, variant: str) -> float | None:
+        """How much slower a variant is than the fastest, as a fraction; None where it has no recorded time."""
+        return self.times[variant] / min(self.times.values()) - 1 if variant in self.times else None
+
+    @property
+    def last(self) -> str:
+        """The last variant that runs."""
+        return self.choice.options[-1].name
+
+
+def workload_of(key: str) -> Workload:
+    """The workload of a recorded case, from its key."""
+    kernel, *words = key.split()
+    return registry.find(kernel).of(dict(word.split("=", 1) for word in words))
+
+
+def found_of(recorded: Mapping[str, Any], facts: DeviceFacts) -> list[Found]:
+    """The cases with at least two recorded variants, and the choice for each."""
+    found = []
+    for key, case in recorded["cases"].items():
+        variants = {n: row for n, row in case["rows"].items() if row["kind"] == "variant" and "cold" in row}
+        if len(variants) > 1:
+            times = {name: row["cold"]["median_us"] for name, row in variants.items()}
+            found.append(Found(key, times, choose(workload_of(key).on(facts), target=facts.target)))
+    return found
+
+
+def summary(found: Sequence[Found]) -> list[list[str]]:
+    """A line for the choice and one for the last variant: cases, median, 95th percentile, maximum, share of zero."""
+    lines = []
+    for name, picks in (
+        ("choose", [(f, f.choice.variant) for f in found]),
+        ("the last variant", [(f, f.last) for f in found]),
+    ):
+        regrets = [r for f, variant in picks if (r := f.regret(variant)) is not None]
+        unknown = len(picks) - len(regrets)
+        exact = sum(r == 0 for r in regrets)
+        cells = [f"{100 * value:.1f}%" for value in (statistics.median(regrets), quantile(sorted(regrets), 0.95), max(regrets))]
+        lines.append([name, str(len(regrets)), str(unknown), str(exact), *cells])
+    return lines
+
+
+def worst(found: Sequence[Found], count: int) -> list[list[str]]:
+    """The cases with the largest regret of the choice."""
+    regrets = [(r, f) for f in found if (r := f.regret(f.choice.variant))]
+    regrets.sort(key=lambda item: -item[0])
+    return [
+        [_short(f), f.choice.variant, min(f.times, key=f.times.__getitem__), f"{100 * r:.1f}%"] for r, f in regrets[:count]
+    ]
+
+
+def _short(found: Found) -> str:
+    workload = found.choice.option.resolved.workload
+    defaults = type(workload)().options
+    options = {k: v for k, v in workload.options.items() if v != defaults[k]}
+    return " ".join([workload.name, *(f"{k}={v}" for k, v in {**workload.sizes, **options}.items())])
+
+
+def fitted(found: Sequence[Found], recorded: Mapping[str, Any]) -> dict[str, float]:
+    """The coefficients that follow from the recorded times."""
+    waves = []
+    for f in found:
+        for option in f.choice.options:
+            kernel = f.choice.option.resolved.workload.name
+            count = option.terms.waves / WAVE_US
+            if f"{kernel}:{option.name}" in ONE_ELEMENT and option.name in f.times and count > 20:
+                waves.append(f.times[option.name] / count)
+    best = {}
+    for kernel, words in (("matmul_mma", f"{LARGE} dtype=bf16"), ("matmul_wgmma", LARGE)):
+        rows = recorded["cases"][f"{kernel} {words}"]["rows"].values()
+        best[kernel] = min(row["cold"]["median_us"] for row in rows if row["kind"] == "variant")
+    share = best["matmul_wgmma"] / best["matmul_mma"]
+    return {"WAVE_US": statistics.median(waves), "WARP_PRODUCT": share}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="NVIDIA H200", help="take the recorded times of this GPU")
+    parser.add_argument("--markdown", action="store_true", help="print tables for a page of docs/")
+    parser.add_argument("--worst", type=int, default=10, metavar="N", help="show the N cases with the largest regret")
+    parser.add_argument("--fit", action="store_true", help="print the coefficients that follow from the times")
+    given = parser.parse_args(arguments)
+    try:
+        gpu = find_gpu(given.gpu)
+        recorded = expectations.load(expectations.path_for(gpu.name))
+        facts = DeviceFacts(gpu.name, target_of(gpu), gpu.sms, gpu.l2_bytes, gpu.name)
+        found = found_of(recorded, facts)
+        if not found:
+            raise PtxkitError(f"no case of {gpu.name} has times of two variants")
+        fit = fitted(found, recorded) if given.fit else {}
+    except (PtxkitError, KeyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    form = "github" if given.markdown else "simple"
+    headers = ["", "cases", "not recorded", "regret 0", "median", "p95", "maximum"]
+    print(tabulate(summary(found), headers, tablefmt=form, disable_numparse=True, colalign=("left", *["right"] * 6)))
+    if rows := worst(found, given.worst):
+        print()
+        align = ("left", "left", "left", "right")
+        print(tabulate(rows, ["case", "chosen", "fastest", "regret"], tablefmt=form, disable_numparse=True, colalign=align))
+    for name, value in fit.items():
+        print(f"{name} = {value:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
