@@ -4,11 +4,11 @@
 
 The regret of a case is the recorded cold median of the chosen variant over that of the fastest variant, less 1. Cases with one
 recorded variant are left out, and so are those whose chosen variant has no recorded time: the number of these is printed. The
-first line beneath is the regret of the last variant alone, without the model and without remarks of descriptions. Times of a
-variant that was recorded with another tile than it gets today are of that tile.
+further lines are the regret of the parts of the choice: without the model, without objections of descriptions (the last
+variant), and by the model alone. Times of a variant that was recorded with another tile than today's are of that tile.
 
---fit prints two coefficients of ptxkit/targets/achievable.py from the same times: WAVE_US from kernels with one element for each
-thread, and WARP_PRODUCT from the largest products by mma.sync and by wgmma.
+--fit prints two coefficients of ptxkit/targets/achievable.py from the same times: WAVE_US from kernels with one element for
+each thread, and WARP_PRODUCT from the largest products by mma.sync and by wgmma.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 from tabulate import tabulate
 
-from ptxkit.bench.measure.statistics import quantile
 from ptxkit.bench.results import expectations
+from ptxkit.bench.results.statistics import quantile
 from ptxkit.errors import PtxkitError
 from ptxkit.targets.achievable import WAVE_US
 from ptxkit.targets.gpus import DeviceFacts, find_gpu, target_of
@@ -57,6 +57,16 @@ class Found:
         """The last variant that runs."""
         return self.choice.options[-1].name
 
+    @property
+    def unobjectionable(self) -> str:
+        """The last variant to which nothing is objected: the choice without the model."""
+        return ([o for o in self.choice.options if not o.objection] or self.choice.options)[-1].name
+
+    @property
+    def modelled(self) -> str:
+        """The variant with the smallest predicted time, the last of several: the model without order and objections."""
+        return min(reversed(self.choice.options), key=lambda option: option.terms.total).name
+
 
 def workload_of(key: str) -> Workload:
     """The workload of a recorded case, from its key."""
@@ -76,16 +86,21 @@ def found_of(recorded: Mapping[str, Any], facts: DeviceFacts) -> list[Found]:
 
 
 def summary(found: Sequence[Found]) -> list[list[str]]:
-    """A line for the choice and one for the last variant: cases, median, 95th percentile, maximum, share of zero."""
+    """A line for the choice and for each of its parts alone: cases, median, 95th percentile, maximum."""
     lines = []
     for name, picks in (
         ("choose", [(f, f.choice.variant) for f in found]),
-        ("the last variant", [(f, f.last) for f in found]),
+        ("without the model", [(f, f.unobjectionable) for f in found]),
+        ("without model and objections: the last", [(f, f.last) for f in found]),
+        ("the model alone", [(f, f.modelled) for f in found]),
     ):
         regrets = [r for f, variant in picks if (r := f.regret(variant)) is not None]
         unknown = len(picks) - len(regrets)
         exact = sum(r == 0 for r in regrets)
-        cells = [f"{100 * value:.1f}%" for value in (statistics.median(regrets), quantile(sorted(regrets), 0.95), max(regrets))]
+        cells = [
+            f"{100 * value:.1f}%"
+            for value in (statistics.median(regrets), quantile(sorted(regrets), 0.95), max(regrets))
+        ]
         lines.append([name, str(len(regrets)), str(unknown), str(exact), *cells])
     return lines
 
@@ -95,7 +110,8 @@ def worst(found: Sequence[Found], count: int) -> list[list[str]]:
     regrets = [(r, f) for f in found if (r := f.regret(f.choice.variant))]
     regrets.sort(key=lambda item: -item[0])
     return [
-        [_short(f), f.choice.variant, min(f.times, key=f.times.__getitem__), f"{100 * r:.1f}%"] for r, f in regrets[:count]
+        [_short(f), f.choice.variant, min(f.times, key=f.times.__getitem__), f"{100 * r:.1f}%"]
+        for r, f in regrets[:count]
     ]
 
 
@@ -147,7 +163,11 @@ def main(arguments: Sequence[str]) -> int:
     if rows := worst(found, given.worst):
         print()
         align = ("left", "left", "left", "right")
-        print(tabulate(rows, ["case", "chosen", "fastest", "regret"], tablefmt=form, disable_numparse=True, colalign=align))
+        print(
+            tabulate(
+                rows, ["case", "chosen", "fastest", "regret"], tablefmt=form, disable_numparse=True, colalign=align
+            )
+        )
     for name, value in fit.items():
         print(f"{name} = {value:.3f}")
     return 0

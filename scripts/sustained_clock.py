@@ -28,8 +28,8 @@ from ptxkit.bench.cases import parse_sizes
 from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
 from ptxkit.bench.measure.environment import require_gpu
 from ptxkit.bench.measure.method import Method
-from ptxkit.bench.measure.statistics import median_standard_error, summarize
 from ptxkit.bench.peers import peers
+from ptxkit.bench.results.statistics import median_standard_error, summarize
 from ptxkit.errors import PtxkitError, UsageError
 from ptxkit.workload import registry
 from ptxkit.workload.workload import Workload

@@ -24,12 +24,14 @@ class Plan:
         workload: the workload to measure.
         variants: names of the variants to measure; all if empty. tiles: variant -> tile parameters to fix.
         peers: the peers of the run to compare with; None for all.
+        chosen: the variant that :func:`ptxkit.workload.choice.choose` takes, for the result; "" where it was not asked.
     """
 
     workload: Workload
     variants: tuple[str, ...] = ()
     tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: tuple[str, ...] | None = None
+    chosen: str = ""
 
 
 def plans(

@@ -16,6 +16,7 @@ from ptxkit.runtime import registry
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import CaseResult, Results, Row
+    from ptxkit.workload.choice import Choice
 
 Cells = list[str]
 
@@ -47,8 +48,8 @@ def progress() -> Iterator[Callable[[str], None]]:
             write("")
 
 
-def report_text(results: Results) -> str:
-    """The header, a row for each variant, and notes."""
+def report_text(results: Results, choice: Choice | None = None) -> str:
+    """The header, a row for each variant, and notes, of which the last is the chosen variant, where there is one."""
     (case,) = results.cases
     counted = not registry.measures_time(results.device_kind)
     headers, row = (COUNTED_HEADERS, counted_row) if counted else (TIMED_HEADERS, timed_row)
@@ -69,6 +70,8 @@ def report_text(results: Results) -> str:
         notes += [roof_text(case), "Times with a cold L2."]
         if case.conditions and any(v.cold and v.cold.dropped for v in ran):
             notes.append(str(case.conditions))
+    if choice is not None and done:
+        notes.append(f"Choice: {choice}.")
     return "\n".join([*lines, "", *notes]).rstrip()
 
 
@@ -179,6 +182,9 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"device memory: {quantity(plan['bytes_needed'], 'B')}",
         "",
     ]
+    if "choice" in plan:
+        chosen = plan["choice"]
+        lines[1] += f"; choice: {chosen['variant']}, {chosen['reason']}"
     for variant in plan["variants"]:
         if variant["skipped"] is not None:
             lines.append(f"{variant['name']}: skipped, {variant['skipped']}")

@@ -17,6 +17,7 @@ from ptxkit.cli._bench_options import (
     results_option,
     sizes_option,
 )
+from ptxkit.cli._bench_shapes import shapes
 from ptxkit.cli._bench_views import ladder, precision
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
@@ -372,3 +373,4 @@ def _without_times(**given: Any) -> list[str]:
 
 command.add_command(ladder)
 command.add_command(precision)
+command.add_command(shapes)

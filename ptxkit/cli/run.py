@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
+    from ptxkit.workload.choice import Choice
     from ptxkit.workload.workload import Workload
 
 SET_TOLERANCE = (
@@ -79,7 +80,9 @@ HEADINGS = {
     metavar="SECONDS",
     help="Stop and report a variant whose launches take longer, compiling not counted; if a GPU hangs, end the process.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.run/3) on stdout and nothing else.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.run/3) on stdout and nothing else."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be launched without running it.")
 @file_options
 def command(
@@ -104,6 +107,7 @@ def command(
     KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file without a description, such as
     ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]. A source file alone lists its kernels; with --arg, --grid and --block, one of them runs.
     A pattern such as 'attention*', or --group, runs several kernels at their default sizes.
+    Without --variant, the last line names the variant that is expected to be the fastest, and why.
     SIZE: the kernel's sizes, all of them or none. ITERATIONS, after the sizes: the number of timed samples; without it,
     sampling ends after a short time budget.
     """
@@ -125,7 +129,15 @@ def command(
         limit = TimeLimit(timeout, None if is_emulating(device) else partial(end_stuck, device.name))
         with emulator_settings(device, settings):
             return run_file(
-                kernel, numbers, of_source_file, device, target, seed=seed, as_json=as_json, dry_run=dry_run, limit=limit
+                kernel,
+                numbers,
+                of_source_file,
+                device,
+                target,
+                seed=seed,
+                as_json=as_json,
+                dry_run=dry_run,
+                limit=limit,
             )
     of_source_file.refuse(kernel or f"--group {group}")
     held_tile = parse_pairs(tiles, "--tile")
@@ -182,12 +194,13 @@ class Described:
         changed = emulator_settings(self.device, self.settings)
         with stdout_set_aside():
             workload = workload_class.make(sizes, self.options, small=is_emulating(self.device))
+        choice: Choice | None = None
         real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is redirected
 
         def stuck(report: Results) -> None:
             os.dup2(real_stdout, 1)
             sys.stdout = sys.__stdout__ or sys.stdout
-            show(report, self.as_json)
+            show(report, self.as_json, choice=choice)
             sys.stdout.flush()
             sys.stderr.flush()
             leave(int(report.cases[0].exit_code))
@@ -212,8 +225,9 @@ class Described:
                 click.echo(_run_text.plan_text(plan))
             return 0
         with changed, stdout_set_aside(), _run_text.progress() as say:
+            choice = measured.choice()
             report = measured.run(say)
-        show(report, self.as_json, printed)
+        show(report, self.as_json, printed, choice)
         return report.cases[0].exit_code
 
 
@@ -279,16 +293,18 @@ def end_stuck(device: str, what: str) -> NoReturn:
     leave(int(ExitCode.TIME_LIMIT))
 
 
-def show(report: Results, as_json: bool, printed: Callable[[Any], None] | None = None) -> None:
+def show(
+    report: Results, as_json: bool, printed: Callable[[Any], None] | None = None, choice: Choice | None = None
+) -> None:
     """Print results as JSON or text on stdout, and failures on stderr; ``printed`` takes the JSON value where it is given."""
     from ptxkit.bench.report.run_json import run_json
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
 
     if as_json:
-        (printed or print_json)(run_json(report))
+        (printed or print_json)(run_json(report, choice))
     else:
-        click.echo(_run_text.report_text(report))
+        click.echo(_run_text.report_text(report, choice))
     complain(report)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ptxkit.bench.results import expectations
 from ptxkit.errors import PtxkitError
-from ptxkit.targets.achievable import COPY, L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VECTOR, copy_gbs
+from ptxkit.targets.achievable import COPY, L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, copy_gbs
 from ptxkit.targets.gpus import Gpu, find_gpu, target_of
 from ptxkit.targets.target import Target
 

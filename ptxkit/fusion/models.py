@@ -10,7 +10,6 @@ from ptxkit.errors import UsageError
 from ptxkit.fusion.graph import Graph, GraphBuilder
 from ptxkit.workload.workload import suggestion
 
-
 GRAPHS = ("gpt2", "opt-13b", "llama3-8b", "mixtral-8x7b", "deepseek-v3")
 MODELS: dict[str, Model] = {name: DIMENSIONS[name] for name in GRAPHS}
 """Name for ``--model`` -> dimensions, of the models whose layers :class:`_Layer` describes."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from ptxkit.bench.report.tables import Table
 from ptxkit.fusion.analysis import Candidate, Report
 from ptxkit.fusion.cost import Cost, Group
-from ptxkit.targets.achievable import PRODUCT, VECTOR
 from ptxkit.fusion.tables import explained, tables
 from ptxkit.quantities import quantity, time_text
+from ptxkit.targets.achievable import PRODUCT, VECTOR
 
 BOX, LINE, GAP_X, GAP_Y, MARGIN = 190, 15, 18, 30, 12  # pixels of the drawn graph
 WIDTH, HEIGHT = 640, 380  # of the roofline

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.measure.candidates import BufferSets, VariantCandidate, unforeseeable_poison
 from ptxkit.bench.measure.method import Method
-from ptxkit.bench.measure.statistics import summarize
+from ptxkit.bench.results.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
 from ptxkit.sweep.device_check import DeviceChecks
 from ptxkit.sweep.interrupts import interrupts_blocked

@@ -15,7 +15,9 @@ VECTOR = 0.5  # fraction of the peak of f32 multiply-adds that a mixture of oper
 LAUNCH_US = 1.0  # the time that one more kernel costs in a graph of kernels on an H200 (docs/benchmarking.md)
 RESIDENT = 0.5  # fraction of L2 up to which a result is assumed to be there still when the next kernel reads it
 WARP_PRODUCT = 0.71  # rate of mma.sync over that of wgmma (scripts/regret.py --fit)
-WAVE_US = 0.96  # a wave of CTAs that load, compute and store once: the latency of device memory (scripts/regret.py --fit)
+WAVE_US = (
+    0.96  # a wave of CTAs that load, compute and store once: the latency of device memory (scripts/regret.py --fit)
+)
 
 
 def copy_gbs(gpu: Gpu) -> float:

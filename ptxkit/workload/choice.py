@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ptxkit.targets.gpus import Gpu
     from ptxkit.workload.workload import Workload
 
-MARGIN = 1.5  # how many times slower than another variant the last one must be predicted for the other to be chosen
+MARGIN = 3.0  # how many times slower than another variant the last one must be predicted for the other to be chosen
 VECTOR_UNITS = ("f32", "f64")  # types that the CUDA cores multiply
 
 
@@ -115,6 +115,18 @@ class Choice:
         terms = self.option.terms
         return f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, most of it {terms.bound}"
 
+    def to_json(self) -> dict[str, Any]:
+        """The chosen variant, the reason, and the predicted time by terms, in microseconds."""
+        terms = self.option.terms
+        return {
+            "variant": self.variant,
+            "tile": self.tile,
+            "tuned": self.option.resolved.tuned,
+            "reason": self.reason,
+            "gpu": self.gpu,
+            "predicted_us": {"total": terms.total, **asdict(terms)},
+        }
+
 
 def choose(
     workload: Workload,
@@ -163,7 +175,7 @@ def _chosen(options: list[Option]) -> tuple[Option, str]:
         return chosen, "the only variant that runs here"
     if last is options[-1]:
         return chosen, f"the last of {len(options)} variants that run here"
-    return chosen, f"the last that nothing speaks against; {options[-1].name}: {options[-1].objection}"
+    return chosen, f"the last without an objection; {options[-1].name}: {options[-1].objection}"
 
 
 def _objection(resolved: ResolvedVariant) -> str:

@@ -48,8 +48,8 @@ class Variant:
         prefer: workload -> tiles to try first, best first; each may omit parameters.
         source: the file with its kernels, if it is not that of the workload.
         tolerance: replaces that of the workload.
-        slower: workload -> why an earlier variant is faster at these sizes, as far as is known, or None. The variant still runs,
-            but :func:`ptxkit.workload.choice.choose` takes another one.
+        slower: workload -> why an earlier variant is faster at these sizes, or None if that is not known. The variant can
+            still be run, but :func:`ptxkit.workload.choice.choose` takes another one.
     """
 
     name: str

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.bench.measure.statistics import (
+from ptxkit.bench.results.statistics import (
     median_standard_error,
     quantile,
     student_t95,

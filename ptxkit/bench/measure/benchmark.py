@@ -133,6 +133,7 @@ class Benchmark:
             case = self._timed(plan, workload, plans, say)
         else:
             case = self._counted(plan, workload, say)
+        case = replace(case, chosen=plan.chosen)
         if self.leave_out and (reason := cannot_run(case)) is not None:
             self._results = replace(self._results, absent={**self._results.absent, case.kernel: reason})
         else:

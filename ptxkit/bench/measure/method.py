@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ptxkit.bench.measure.statistics import median_standard_error, quantile
 from ptxkit.bench.results.json_values import Positive
 from ptxkit.bench.results.results import Mode
+from ptxkit.bench.results.statistics import median_standard_error, quantile
 
 QUICK_BUDGET_S = 0.25
 QUICK_MINIMUM = 16

@@ -116,7 +116,7 @@ def plan_of(case: CaseResult) -> Plan:
     ran = [row for row in case.rows if row.kind == "variant" and (row.cold or row.counted)]
     names = tuple(kernel.variant(row.name).name for row in ran)
     peers = tuple(row.name for row in case.rows if row.kind == "peer" and row.cold)
-    return Plan(workload, names, {row.name: dict(row.tile) for row in ran}, peers)
+    return Plan(workload, names, {row.name: dict(row.tile) for row in ran}, peers, case.chosen)
 
 
 def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Iterator[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.cases import Plan
 from ptxkit.bench.measure.benchmark import Benchmark, Say, silent
 from ptxkit.bench.measure.method import Method
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.workload import execute
+from ptxkit.workload.choice import Choice, choose
 from ptxkit.workload.resolve import resolve, target_for, unavailable
 
 if TYPE_CHECKING:
@@ -89,10 +91,19 @@ class Run:
         """
         return self.benchmark.run([self.plan], say)
 
+    def choice(self) -> Choice | None:
+        """What :func:`~ptxkit.workload.choice.choose` takes; None if variants were named, there is only one, or none can run."""
+        if self.plan.variants or len(self.variants) == 1:
+            return None
+        with suppress(UnavailableError):
+            return choose(self.workload, self.device, self.target, self.tile)
+        return None
+
     def launches(self) -> dict[str, Any]:
         """The launches of :meth:`run` as JSON values; nothing is compiled or allocated."""
         execute.check_memory(self.workload, self.device)
         name = (self.target or target_for(self.variants[0], None)).name
+        choice = self.choice()
         return {
             "schema": SCHEMA_PLAN,
             "kernel": self.workload.name,
@@ -101,6 +112,7 @@ class Run:
             "device": {"kind": self.device.kind, "name": self.device.name, "target": name},
             "bytes_needed": self.workload.bytes_needed(),
             "variants": [self._launches_of(variant) for variant in self.variants],
+            **({} if choice is None else {"choice": choice.to_json()}),
         }
 
     def _launches_of(self, variant: Variant) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.measure.method import Method, throttled
 from ptxkit.bench.measure.sensor_log import SensorLog
-from ptxkit.bench.measure.statistics import summarize
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.conditions import Conditions
 from ptxkit.bench.results.results import Mode, Row, Timed
+from ptxkit.bench.results.statistics import summarize
 from ptxkit.errors import PtxkitError
 from ptxkit.exit_codes import ExitCode
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.results.results import BASELINE, CaseResult, Counted, Results, Row, Timed
+
+if TYPE_CHECKING:
+    from ptxkit.workload.choice import Choice
 
 SCHEMA = "ptxkit.run/3"
 
 
-def run_json(results: Results) -> dict[str, Any]:
-    """The object of schema ``ptxkit.run/3``, of results with one case."""
+def run_json(results: Results, choice: Choice | None = None) -> dict[str, Any]:
+    """The object of schema ``ptxkit.run/3``, of results with one case; ``choice`` appears only where there is one."""
     (case,) = results.cases
-    return {
+    value = {
         "schema": SCHEMA,
         "kernel": case.kernel,
         "sizes": dict(case.sizes),
@@ -23,6 +26,7 @@ def run_json(results: Results) -> dict[str, Any]:
         "roof": case.ceiling and dataclasses.asdict(case.ceiling),
         "variants": [_variant(case, row) for row in case.rows],
     }
+    return value if choice is None else {**value, "choice": choice.to_json()}
 
 
 def _work(case: CaseResult) -> dict[str, Any]:

@@ -193,6 +193,7 @@ class CaseResult:
         conditions: clock, power and temperature while it was measured; None where nothing was timed, and in earlier files.
         ceiling: what bounds the minimum work; None where nothing was timed, or no peak rate of ``unit`` is known.
         executed_flops: ``Work.executed_flops``.
+        chosen: the variant that ``ptxkit bench shapes`` chose before measuring; "" in results of other commands.
     """
 
     kernel: str
@@ -210,6 +211,7 @@ class CaseResult:
     conditions: Conditions | None = None
     ceiling: Ceiling | None = None
     executed_flops: int | None = None
+    chosen: str = ""
 
     @property
     def executed(self) -> int:

@@ -24,7 +24,9 @@ from ptxkit.workload.workload import Workload, suggestion
 MOST_FLOPS = 1 << 38  # float32 references of products of this size take less than a second on 16 cores
 MOST_BYTES = 1 << 29  # minimum traffic of a case; its float64 reference takes a few seconds
 MOST_ARRAY_BYTES = 1 << 31  # inputs, outputs and temporaries, such as the scores of unfused attention
-RANDOM_COUNT = 14  # random cases of each family of kernels that move arrays, and a third of it for each type of products
+RANDOM_COUNT = (
+    14  # random cases of each family of kernels that move arrays, and a third of it for each type of products
+)
 ROWS = (1, 1_000_000)  # smallest and largest random number of rows
 COLUMNS = (64, 150_000)  # and of columns
 ELEMENTS = (1_000, 1 << 26)  # and of elements of element-wise kernels
@@ -116,6 +118,10 @@ class Grid:
         wanted = names or FAMILIES
         shapes = tuple(s for s in self.shapes if s.family in wanted)
         return Grid(shapes, tuple(r for r in self.refused if r.draft.family in wanted))
+
+    def of_shapes(self, shapes: Sequence[Shape]) -> Grid:
+        """These cases, without refused ones."""
+        return Grid(tuple(shapes), ())
 
     def sample(self, count: int, seed: int = 0) -> list[Shape]:
         """Cases drawn at random, as many of each family as of the others as far as it has them, in the order of the grid.
