@@ -101,12 +101,12 @@ def command(
     from ptxkit.fusion.analysis import analyse, compiled_kernel
     from ptxkit.fusion.machine import machine_for
     from ptxkit.fusion.models import model_graph
-    from ptxkit.targets.achievable import LAUNCH_US
     from ptxkit.fusion.page import page
     from ptxkit.fusion.read import read_graph
     from ptxkit.fusion.report_json import values
     from ptxkit.fusion.score import parse_thresholds, parse_weights
     from ptxkit.fusion.tables import text
+    from ptxkit.targets.achievable import LAUNCH_US
 
     if (graph is None) == (model is None):
         raise UsageError("give a graph, or --model and no graph; `ptxkit fuse --model gpt2` is an example")

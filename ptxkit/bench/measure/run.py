@@ -92,7 +92,7 @@ class Run:
         return self.benchmark.run([self.plan], say)
 
     def choice(self) -> Choice | None:
-        """What :func:`~ptxkit.workload.choice.choose` takes; None if variants were named, there is only one, or none can run."""
+        """What :func:`~ptxkit.workload.choice.choose` takes; None if variants were named, or none or one can run."""
         if self.plan.variants or len(self.variants) == 1:
             return None
         with suppress(UnavailableError):
