@@ -756,3 +756,42 @@ def test_a_result_for_another_target_is_run_again_for_that_target(tmp_path, caps
     assert json.loads(after.read_text())["target"] == "sm_80"
     (case,) = json.loads(after.read_text())["cases"]
     assert {row["target"] for row in case["rows"]} == {"sm_80"}
+
+
+def test_a_sample_of_shapes_is_counted_verified_and_written(tmp_path, capsys):
+    file = tmp_path / "shapes.json"
+    words = ("shapes", "--family", "elementwise", "--sample", "2", "--device", "emulator")
+    assert exit_of("bench", *words, "--json", file) == 0
+    out = capsys.readouterr().out
+    assert "Nothing was timed" in out and out.count("verified") == 2
+    value = json.loads(file.read_text())
+    assert value["schema"] == "ptxkit.bench/4" and not value["partial"]
+    assert [case["chosen"] for case in value["cases"]] == [case["rows"][0]["name"] for case in value["cases"]]
+    assert exit_of("bench", "verify", file) == 0
+    assert capsys.readouterr().out.count("same counts") == 2
+
+
+def test_the_list_of_shapes_has_the_refused_ones_and_is_the_same_each_time(capsys):
+    words = ("bench", "shapes", "--list", "--family", "product_bf16")
+    assert exit_of(*words) == 0
+    first = capsys.readouterr().out
+    assert "n must be a multiple of 8" in first and "qwen2.5-7b" in first
+    assert exit_of(*words) == 0
+    assert capsys.readouterr().out == first
+    assert exit_of(*words, "--format", "csv") == 0
+    assert capsys.readouterr().out.startswith("family,origin,kernel,sizes,bytes,work\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint", "code"),
+    [
+        (["--family", "row"], "there is no family 'row'", 2),
+        (["--list", "--json", "-"], "--json is for results", 2),
+        (["--device", "emulator", "-o", "x.svg"], "--output draws times", 3),
+        (["--sample", "0"], "0 is not in the range", 2),
+    ],
+)
+def test_one_line_for_wrong_words_of_shapes(words, complaint, code, capsys):
+    assert exit_of("bench", "shapes", *words) == code
+    err = capsys.readouterr().err
+    assert complaint in err and len(err.strip().splitlines()) <= 3

@@ -12,9 +12,9 @@ KEPT = 64  # remainders modulo this number stay: those of vectors, of warps and 
 
 
 def reduced(workload: Workload) -> Workload:
-    """The workload with its largest sizes halved until it has at most the work of the kernel's default size in the emulator.
+    """The workload with sizes halved until it has at most the work of the kernel's default size in the emulator.
 
-    A size keeps its remainder modulo :data:`KEPT` as long as it is larger. A size that the kernel's constraints or its variants
+    The first size, of rows or tokens, is halved first while it is larger than :data:`KEPT`, and then the largest one. A size keeps its remainder modulo :data:`KEPT` as long as it is larger. A size that the kernel's constraints or its variants
     refuse is skipped; where none is left, the result is as small as it can be.
     """
     kernel = type(workload)
@@ -31,9 +31,10 @@ def reduced(workload: Workload) -> Workload:
 
 
 def _smaller(workload: Workload) -> Iterator[Workload]:
-    """The workload with one size halved, the largest size first."""
+    """The workload with one size halved, in the order of preference."""
     kernel, fields = type(workload), {**workload.sizes, **workload.options}
-    for name, size in sorted(workload.sizes.items(), key=lambda item: -item[1]):
+    first = kernel.size_names()[0]
+    for name, size in sorted(workload.sizes.items(), key=lambda item: (item[0] != first or item[1] <= KEPT, -item[1])):
         half = size // 2
         rounded = max(half // KEPT, 1) * KEPT + size % KEPT if size > 2 * KEPT else half
         for changed in dict.fromkeys((rounded, half)):
