@@ -24,7 +24,7 @@ from ptxkit.targets.achievable import L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VEC
 from ptxkit.targets.gpus import gpu_named, reference_gpu
 from ptxkit.targets.occupancy import calculate
 from ptxkit.workload.launch import Launch, array_spec
-from ptxkit.workload.resolve import ResolvedVariant, resolve
+from ptxkit.workload.resolve import ResolvedVariant, resolve, target_for
 
 if TYPE_CHECKING:
     from ptxkit.runtime.abilities import Device
@@ -113,7 +113,7 @@ class Choice:
         tuned = " (tuned by a sweep)" if self.option.resolved.tuned else ""
         named = " ".join(filter(None, [self.variant, str(self.option.resolved.tile)]))
         terms = self.option.terms
-        return f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, most of it {terms.bound}"
+        return f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
 
     def to_json(self) -> dict[str, Any]:
         """The chosen variant, the reason, and the predicted time by terms, in microseconds."""
@@ -139,14 +139,16 @@ def choose(
     Args:
         workload: the kernel with its sizes and options.
         device: whose facts and recorded tiles count; None for those of the workload, or of the reference GPU of the target.
-        target: to compile for; None for that of the device.
+        target: to compile for; None for that of the device, or if it runs any target for that of the first variant.
         tile: fixed tile parameters, for the variants that have them.
 
     Raises:
         UnavailableError: no variant can run there; the message has the reason for the last one.
     """
     options, refusal = [], "it has none"
-    for variant in workload.variants().values():
+    variants = list(workload.variants().values())
+    target = target_for(variants[0], target or (device.target if device is not None else None))
+    for variant in variants:
         fixed = {name: value for name, value in (tile or {}).items() if name in variant.tile}
         lacks = sorted(device.lacks.intersection(variant.requires)) if device is not None else []
         try:

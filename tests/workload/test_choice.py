@@ -63,6 +63,11 @@ def test_the_last_variant_that_runs_is_chosen():
     assert choose(Steps(), target=Target.parse("sm_100a")).variant == "newer"
 
 
+def test_variants_are_compared_for_one_target():
+    choice = choose(registry.get("matmul_block_scaled")(m=256, n=256, k=256), EmulatedDevice())
+    assert {str(option.resolved.target) for option in choice.options} == {"sm_100a"}
+
+
 def test_an_objection_of_the_description_leaves_the_earlier_one():
     choice = choose(Steps(warns=True), target=Target.parse("sm_90a"))
     assert choice.variant == "first" and choice.reason.endswith("second: it is known to be slower")

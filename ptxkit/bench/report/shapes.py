@@ -103,7 +103,7 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
         notes.append(f"{count} of {len(results.cases)} cases have no time of a variant and a peer:")
         paired = {id(c.case) for c in found}
         notes += [f"  {_name(case)}: {_why_not(case)}" for case in results.cases if id(case) not in paired]
-    return Table(f"{results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)])
+    return Table(f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)])
 
 
 def _family(name: str, found: Sequence[Compared]) -> list[str]:
@@ -148,7 +148,7 @@ def _counted_families(results: Results, left_out: Sequence[str]) -> Table:
         "The sizes are smaller than those of the grid, with the same remainders (docs/shapes.md).",
     ]
     headers = ["", "cases", "traffic ratio, geometric mean", "lowest", "highest"]
-    return Table(f"{results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)])
+    return Table(f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)])
 
 
 def _spread(ratios: Sequence[float]) -> list[str]:
