@@ -113,7 +113,9 @@ class Choice:
         tuned = " (tuned by a sweep)" if self.option.resolved.tuned else ""
         named = " ".join(filter(None, [self.variant, str(self.option.resolved.tile)]))
         terms = self.option.terms
-        return f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
+        return (
+            f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The chosen variant, the reason, and the predicted time by terms, in microseconds."""

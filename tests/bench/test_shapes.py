@@ -124,12 +124,17 @@ def sampled():
     """Three cases: two of rows, one of which is slower than its peer, and one without a peer."""
     results = make_results()
     (case,) = results.cases
-    variant, peer = Row("vectorized", verified=True, cold=timed(20.0)), Row("torch", "peer", verified=True, cold=timed(40.0))
+    variant, peer = (
+        Row("vectorized", verified=True, cold=timed(20.0)),
+        Row("torch", "peer", verified=True, cold=timed(40.0)),
+    )
     slower = replace(variant, cold=timed(80.0))
     base = replace(case, kernel="softmax", sizes={"rows": 1, "cols": 2}, chosen="vectorized")
     cases = (
         replace(base, rows=(variant, peer)),
-        replace(base, sizes={"rows": 3, "cols": 4}, rows=(slower, replace(slower, name="fused", cold=timed(50.0)), peer)),
+        replace(
+            base, sizes={"rows": 3, "cols": 4}, rows=(slower, replace(slower, name="fused", cold=timed(50.0)), peer)
+        ),
         replace(base, kernel="matmul_wgmma", sizes={"m": 1, "n": 8, "k": 8}, rows=(variant,)),
     )
     return replace(results, cases=cases)
@@ -167,3 +172,9 @@ def test_without_times_the_report_says_so(sampled):
     cases, families = report.shapes_tables(replace(sampled, roofs=None, cases=(case,)), ["x: too large"])
     assert cases.rows[0][-1] == families.rows[0][2] == "1.00x"
     assert families.notes[0].startswith("Nothing was timed") and families.notes[-1] == "left out: x: too large"
+
+
+def test_without_peers_the_report_has_the_times_of_variants(sampled):
+    alone, families = report.shapes_tables(replace(sampled, cases=sampled.cases[2:]))
+    assert [row[:3] for row in alone.rows] == [["matmul_wgmma m=1 n=8 k=8", "vectorized", "20 us"]]
+    assert families.rows == [] and any("no peer computes it" in note for note in families.notes)

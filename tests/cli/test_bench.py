@@ -359,6 +359,8 @@ class Gpu:
             name="NVIDIA H200",
             target=None,
             l2_bytes=50 << 20,
+            memory_bytes=1 << 37,
+            lacks=frozenset(),
             facts_for=lambda target: reference_facts("sm_90a"),
         )
         monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind: found)
@@ -795,3 +797,28 @@ def test_one_line_for_wrong_words_of_shapes(words, complaint, code, capsys):
     assert exit_of("bench", "shapes", *words) == code
     err = capsys.readouterr().err
     assert complaint in err and len(err.strip().splitlines()) <= 3
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_shapes_on_a_gpu_have_speeds_as_far_as_they_were_measured(gpu, capsys, tmp_path, stopped):
+    (case,) = gpu.results.cases
+    gpu.results = replace(gpu.results, cases=(replace(case, chosen="fused"),), partial=stopped)
+    gpu.stop = KeyboardInterrupt() if stopped else None
+    file = tmp_path / "shapes.json"
+    words = ("--family", "elementwise", "--sample", "3", "--peers", "none", "--json", file)
+    assert exit_of("bench", "shapes", *words) == (130 if stopped else 0)
+    out, err = capsys.readouterr()
+    assert "1.600x" in out and "on NVIDIA H200" in out and "Nothing was timed" not in out
+    assert ("stopped: 1 of 3 cases are measured" in err) == stopped
+    assert json.loads(file.read_text())["partial"] is stopped
+
+
+def test_only_the_chosen_variants_of_shapes_are_measured_unless_all_are_wanted(gpu, monkeypatch):
+    from ptxkit.bench.measure import benchmark
+
+    asked = []
+    monkeypatch.setattr(benchmark.Benchmark, "run", lambda self, plans, *args: asked.extend(plans) or gpu.run(plans, *args))
+    words = ("bench", "shapes", "--family", "rows", "--sample", "2", "--peers", "none")
+    assert exit_of(*words) == 0
+    assert exit_of(*words, "--variants", "all") == 0
+    assert [len(plan.variants) for plan in asked] == [1, 1, 0, 0] and all(plan.chosen for plan in asked)

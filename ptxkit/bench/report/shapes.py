@@ -75,8 +75,8 @@ def shapes_tables(results: Results, left_out: Sequence[str] = ()) -> list[Table]
     if results.roofs is None:
         return [_counted_cases(results), _counted_families(results, left_out)]
     found = compared(results)
-    worst = sorted(found, key=lambda c: c.ratio)[:WORST]
-    return [_worst(worst), _families(results, found, left_out)]
+    first = _worst(sorted(found, key=lambda c: c.ratio)[:WORST]) if found else _alone(results)
+    return [first, _families(results, found, left_out)]
 
 
 def _families(results: Results, found: Sequence[Compared], left_out: Sequence[str]) -> Table:
@@ -103,7 +103,9 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
         notes.append(f"{count} of {len(results.cases)} cases have no time of a variant and a peer:")
         paired = {id(c.case) for c in found}
         notes += [f"  {_name(case)}: {_why_not(case)}" for case in results.cases if id(case) not in paired]
-    return Table(f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)])
+    return Table(
+        f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)]
+    )
 
 
 def _family(name: str, found: Sequence[Compared]) -> list[str]:
@@ -137,6 +139,13 @@ def _worst(found: Sequence[Compared]) -> Table:
     return Table(f"The {len(rows)} cases with the lowest speed", ["", "variant", "", "peer", "", "speed", ""], rows)
 
 
+def _alone(results: Results) -> Table:
+    """The fastest variant of each case, where no peer was measured."""
+    best = [(case, row) for case in results.cases if (row := case.best("variant", "cold")) is not None]
+    rows = [[_name(c), r.name, time_text(_median(r)), optional(r.roof_fraction, ".1%")] for c, r in best]
+    return Table("No case has the time of a peer", ["", "variant", "", "of roof"], rows)
+
+
 def _counted_families(results: Results, left_out: Sequence[str]) -> Table:
     ratios = [(family_of(case.kernel, case.options), r) for case in results.cases if (r := _ratio(case)) is not None]
     rows = [
@@ -148,7 +157,9 @@ def _counted_families(results: Results, left_out: Sequence[str]) -> Table:
         "The sizes are smaller than those of the grid, with the same remainders (docs/shapes.md).",
     ]
     headers = ["", "cases", "traffic ratio, geometric mean", "lowest", "highest"]
-    return Table(f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)])
+    return Table(
+        f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)]
+    )
 
 
 def _spread(ratios: Sequence[float]) -> list[str]:

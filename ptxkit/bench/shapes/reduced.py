@@ -14,7 +14,8 @@ KEPT = 64  # remainders modulo this number stay: those of vectors, of warps and 
 def reduced(workload: Workload) -> Workload:
     """The workload with sizes halved until it has at most the work of the kernel's default size in the emulator.
 
-    The first size, of rows or tokens, is halved first while it is larger than :data:`KEPT`, and then the largest one. A size keeps its remainder modulo :data:`KEPT` as long as it is larger. A size that the kernel's constraints or its variants
+    The first size, of rows or tokens, is halved first while it is larger than :data:`KEPT`, and then the largest one. A size
+    keeps its remainder modulo :data:`KEPT` as long as it is larger. A size that the kernel's constraints or its variants
     refuse is skipped; where none is left, the result is as small as it can be.
     """
     kernel = type(workload)
