@@ -6,7 +6,7 @@ last one that the device can run, with three exceptions: a variant whose descrip
 for which a model predicts much more time than for an earlier one. The tile is that of :func:`ptxkit.workload.resolve.resolve`:
 the one that a sweep recorded for this device, else the one that the description prefers.
 
-The model has four named terms (:class:`Terms`), computed from the launches of a variant and the facts of the GPU, without
+The model has five named terms (:class:`Terms`), computed from the launches of a variant and the facts of the GPU, without
 compiling anything. Registers are therefore unknown, and occupancy follows from threads and shared memory alone.
 ``scripts/regret.py`` compares the choices with all times in ``expectations/``.
 """
@@ -41,8 +41,10 @@ class Terms:
     """The predicted time of a variant in microseconds, by what it is spent on.
 
     Attributes:
-        launches: of all kernels. memory: the minimum bytes, and each temporary once for each launch that reads or writes it, at
-            the bandwidth of a copy, or of L2 where all arrays fit there.
+        launches: of all kernels.
+        memory: the minimum bytes at the bandwidth of a copy, or of L2 where all arrays fit there.
+        temporaries: each once for each launch that reads or writes it, likewise. That is an upper bound: they are declared for the
+            tile that needs the most, such as the largest number of partial sums.
         waves: the latency of device memory for each wave of CTAs, which more bytes in flight for each thread would shorten.
         arithmetic: the executed flops at the rate that good kernels reach, divided by the share of the SMs that the CTAs of the
             launch with the most shared memory keep busy: its last wave, or fewer CTAs than SMs.
@@ -50,18 +52,24 @@ class Terms:
 
     launches: float
     memory: float
+    temporaries: float
     waves: float
     arithmetic: float
 
     @property
     def total(self) -> float:
-        """The launches, and the longest of the other terms."""
+        """The launches, and the longest of the other terms, where temporaries are added to the minimum bytes."""
+        return self.launches + max(self.memory + self.temporaries, self.waves, self.arithmetic)
+
+    @property
+    def least(self) -> float:
+        """The total without temporaries."""
         return self.launches + max(self.memory, self.waves, self.arithmetic)
 
     @property
     def bound(self) -> str:
         """The name of the longest term."""
-        terms = {"launches": self.launches, "memory": self.memory, "waves": self.waves, "arithmetic": self.arithmetic}
+        terms = asdict(self)
         return max(terms, key=terms.__getitem__)
 
 
@@ -170,11 +178,11 @@ def choose(
 def _chosen(options: list[Option]) -> tuple[Option, str]:
     """The option to take, and why."""
     free = [option for option in options if not option.objection] or options
-    fastest = min(free, key=lambda option: option.terms.total)
-    chosen = [option for option in free if option.terms.total <= MARGIN * fastest.terms.total][-1]
-    last = free[-1]
+    last, fastest = free[-1], min(free, key=lambda option: option.terms.total)
+    chosen = [option for option in free if option.terms.least <= MARGIN * fastest.terms.total][-1]
     if chosen is not last:
-        return chosen, f"{last.name} is predicted to take {last.terms.total / chosen.terms.total:.2g} times as long"
+        times = last.terms.least / chosen.terms.total
+        return chosen, f"{last.name} is predicted to take at least {times:.2g} times as long"
     if len(options) == 1:
         return chosen, "the only variant that runs here"
     if last is options[-1]:
@@ -200,7 +208,7 @@ def gpu_of(resolved: ResolvedVariant) -> Gpu:
 def predicted(resolved: ResolvedVariant) -> Terms:
     """The predicted time of a variant, by terms."""
     model = _Model(resolved, gpu_of(resolved))
-    return Terms(model.launches_us, model.memory_us, model.waves_us, model.arithmetic_us)
+    return Terms(model.launches_us, model.memory_us, model.temporaries_us, model.waves_us, model.arithmetic_us)
 
 
 @dataclass(frozen=True)
@@ -214,15 +222,27 @@ class _Model:
 
     @cached_property
     def memory_us(self) -> float:
-        workload = self.resolved.workload
+        return self.resolved.workload.work().bytes / self._rate / 1e3
+
+    @cached_property
+    def temporaries_us(self) -> float:
+        return self._passes / self._rate / 1e3
+
+    @cached_property
+    def _passes(self) -> int:
+        """Bytes of the temporaries of all launches."""
         sizes = {}
-        for name, spec in workload.temporaries().items():
+        for name, spec in self.resolved.workload.temporaries().items():
             shape, dtype = array_spec(spec)
             sizes[name] = math.prod(shape) * dtype.itemsize
-        passes = sum(sizes.get(name, 0) for launch in self.resolved.launches for name in set(launch.array_names))
-        moved = workload.work().bytes + passes
-        rate = copy_gbs(self.gpu) * (L2_RATE if moved <= RESIDENT * workload.device.l2_bytes else 1)
-        return moved / rate / 1e3
+        return sum(sizes.get(name, 0) for launch in self.resolved.launches for name in set(launch.array_names))
+
+    @cached_property
+    def _rate(self) -> float:
+        """Bandwidth in GB/s."""
+        workload = self.resolved.workload
+        fits = workload.work().bytes + self._passes <= RESIDENT * workload.device.l2_bytes
+        return copy_gbs(self.gpu) * (L2_RATE if fits else 1)
 
     @cached_property
     def waves_us(self) -> float:

@@ -79,7 +79,9 @@ def test_a_kernel_in_ptx_is_not_chosen():
 
 
 class Worse(Steps):
-    """The last variant moves an array through device memory many times."""
+    """The last variant has many launches, which move an array through device memory."""
+
+    n: int = 1 << 14
 
     @variant
     def last(self):
@@ -88,9 +90,26 @@ class Worse(Steps):
 
 def test_the_model_overrides_the_order_beyond_its_margin():
     choice = choose(Worse(), target=Target.parse("sm_90a"))
-    totals = {option.name: option.terms.total for option in choice.options}
-    assert totals["last"] > MARGIN * totals["second"]
-    assert choice.variant == "second" and choice.reason.startswith("last is predicted to take")
+    terms = {option.name: option.terms for option in choice.options}
+    assert terms["last"].least > MARGIN * terms["second"].total
+    assert choice.variant == "second" and choice.reason.startswith("last is predicted to take at least")
+
+
+class Partial(Steps):
+    """The last variant uses a temporary that is declared for a tile that it does not have."""
+
+    def temporaries(self):
+        return {"t": ((16, self.n), "f32")}
+
+    @variant
+    def last(self):
+        return [self.launch(4, "x", "t", "y")]
+
+
+def test_temporaries_alone_do_not_override_the_order():
+    choice = choose(Partial(), target=Target.parse("sm_90a"))
+    assert choice.option.terms.temporaries > MARGIN * choice.option.terms.memory
+    assert choice.variant == "last"
 
 
 class Scalar(Steps):
@@ -103,9 +122,11 @@ class Scalar(Steps):
 
 def test_terms_grow_with_launches_temporaries_and_waves():
     target = Target.parse("sm_90a")
-    one, many = (predicted(resolve(Worse(), Worse.variant(name), target)) for name in ("first", "last"))
-    assert many.launches == 12 * one.launches
-    assert many.memory == pytest.approx(one.memory * (12 + 12 * 4) / 12)
+    large = Worse(n=1 << 26)
+    one, many = (predicted(resolve(large, Worse.variant(name), target)) for name in ("first", "last"))
+    assert many.launches == 12 * one.launches and many.memory == one.memory
+    assert one.temporaries == 0 and many.temporaries == pytest.approx(many.memory * 12 * 4 / 12)
+    assert many.total == many.launches + many.memory + many.temporaries
     scalar = predicted(resolve(Scalar(), Scalar.variant("scalar"), target))
     assert scalar.waves == pytest.approx(4 * one.waves, rel=0.05)
     assert scalar.total == scalar.launches + max(scalar.memory, scalar.waves, scalar.arithmetic)

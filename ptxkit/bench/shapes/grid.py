@@ -85,10 +85,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Refused:
-    """A draft that the kernel's constraints refuse.
+    """A draft that the constraints of the kernel or of all its variants refuse.
 
     Attributes:
-        draft: the sizes. reason: of the kernel.
+        draft: the sizes. reason: of the kernel, or of its last variant.
     """
 
     draft: Draft
@@ -179,6 +179,9 @@ def bounded(draft: Draft) -> Shape | Refused | None:
             reason = str(error).partition(": ")[2]
             return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), reason)
         if is_bounded(workload):
+            refusals = [variant.refusal(workload) for variant in kernel.variants().values()]
+            if all(refusals):
+                return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), str(refusals[-1]))
             return Shape(draft.family, draft.origin, workload)
         if fields[first] == 1:
             return None
