@@ -1,7 +1,8 @@
 """Which variant of a kernel to take at given sizes on a device: :func:`choose`.
 
-The variants of a description are steps, each of which is meant to be faster than those before it. The choice is therefore the
-last one that the device can run, with three exceptions: a variant whose description says that an earlier one is faster
+Where sweeps on the device have recorded times of several variants at these sizes, the choice is the fastest. Otherwise the
+order of the variants counts: they are steps, each of which is meant to be faster than those before it. The choice is therefore
+the last one that the device can run, with three exceptions: a variant whose description says that an earlier one is faster
 (``slower`` of :class:`~ptxkit.workload.variant.Variant`), a kernel written in PTX by hand, whose shape is fixed, and a variant
 for which a model predicts much more time than for an earlier one. The tile is that of :func:`ptxkit.workload.resolve.resolve`:
 the one that a sweep recorded for this device, else the one that the description prefers.
@@ -23,6 +24,7 @@ from ptxkit.errors import PtxkitError, UnavailableError
 from ptxkit.targets.achievable import L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VECTOR, WARP_PRODUCT, WAVE_US, copy_gbs
 from ptxkit.targets.gpus import gpu_named, reference_gpu
 from ptxkit.targets.occupancy import calculate
+from ptxkit.workload import tuned
 from ptxkit.workload.launch import Launch, array_spec
 from ptxkit.workload.resolve import ResolvedVariant, resolve, target_for
 
@@ -43,8 +45,8 @@ class Terms:
     Attributes:
         launches: of all kernels.
         memory: the minimum bytes at the bandwidth of a copy, or of L2 where all arrays fit there.
-        temporaries: each once for each launch that reads or writes it, likewise. That is an upper bound: they are declared for the
-            tile that needs the most, such as the largest number of partial sums.
+        temporaries: each once for each launch that reads or writes it, likewise. That is an upper bound: they are declared for
+            the tile that needs the most, such as the largest number of partial sums.
         waves: the latency of device memory for each wave of CTAs, which more bytes in flight for each thread would shorten.
         arithmetic: the executed flops at the rate that good kernels reach, divided by the share of the SMs that the CTAs of the
             launch with the most shared memory keep busy: its last wave, or fewer CTAs than SMs.
@@ -80,11 +82,13 @@ class Option:
     Attributes:
         resolved: with its tile and launches. terms: its predicted time.
         objection: why the description or its source says not to take it; "" for none.
+        swept_us: the time that a sweep on this device recorded for this tile at these sizes; None without one.
     """
 
     resolved: ResolvedVariant
     terms: Terms
     objection: str = ""
+    swept_us: float | None = None
 
     @property
     def name(self) -> str:
@@ -118,12 +122,10 @@ class Choice:
         return dict(self.option.resolved.tile)
 
     def __str__(self) -> str:
-        tuned = " (tuned by a sweep)" if self.option.resolved.tuned else ""
+        note = " (tuned by a sweep)" if self.option.resolved.tuned else ""
         named = " ".join(filter(None, [self.variant, str(self.option.resolved.tile)]))
         terms = self.option.terms
-        return (
-            f"{named}{tuned}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
-        )
+        return f"{named}{note}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
 
     def to_json(self) -> dict[str, Any]:
         """The chosen variant, the reason, and the predicted time by terms, in microseconds."""
@@ -168,7 +170,8 @@ def choose(
         except PtxkitError as error:
             refusal = str(error)
             continue
-        options.append(Option(resolved, predicted(resolved), _objection(resolved)))
+        swept = tuned.time_for(workload, variant.name, device.name) if device is not None and resolved.tuned else None
+        options.append(Option(resolved, predicted(resolved), _objection(resolved), swept))
     if not options:
         raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
     chosen, reason = _chosen(options)
@@ -176,7 +179,17 @@ def choose(
 
 
 def _chosen(options: list[Option]) -> tuple[Option, str]:
-    """The option to take, and why."""
+    """The option to take, and why: measured times precede the order and the model, if they include their choice."""
+    chosen, reason = _expected(options)
+    swept = [option for option in options if option.swept_us is not None]
+    if len(swept) > 1 and chosen in swept:
+        fastest = min(swept, key=lambda option: option.swept_us or 0.0)
+        return fastest, f"the fastest of {len(swept)} variants that sweeps measured at these sizes"
+    return chosen, reason
+
+
+def _expected(options: list[Option]) -> tuple[Option, str]:
+    """The option to take without measured times, and why."""
     free = [option for option in options if not option.objection] or options
     last, fastest = free[-1], min(free, key=lambda option: option.terms.total)
     chosen = [option for option in free if option.terms.least <= MARGIN * fastest.terms.total][-1]

@@ -29,6 +29,21 @@ def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:
     Raises:
         UsageError: the file exists and cannot be read.
     """
+    return dict(_entry(workload, variant, gpu).get("tile", {}))
+
+
+def time_for(workload: Workload, variant: str, gpu: str) -> float | None:
+    """The time in microseconds that the sweep measured with the recorded tile; None if none is recorded.
+
+    Raises:
+        UsageError: the file exists and cannot be read.
+    """
+    time = _entry(workload, variant, gpu).get("time_us")
+    return float(time) if isinstance(time, (int, float)) and time > 0 else None
+
+
+def _entry(workload: Workload, variant: str, gpu: str) -> Mapping[str, Any]:
+    """What is recorded for exactly these sizes and options; empty if nothing is."""
     path = path_for(gpu)
     try:
         stamp = path.stat().st_mtime_ns
@@ -37,7 +52,7 @@ def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:
     for entry in _entries(path, stamp):
         wanted = (workload.name, variant, workload.sizes, workload.options)
         if tuple(entry[k] for k in ("kernel", "variant", "sizes", "options")) == wanted:
-            return dict(entry["tile"])
+            return entry
     return {}
 
 
