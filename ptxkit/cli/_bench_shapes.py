@@ -142,6 +142,8 @@ def shapes(
         print_json(results.to_json())
     else:
         click.echo(csv if kind == "csv" else _bench_text.rendered(tables, kind))
+    for text in chosen.left_out if json_file == "-" or kind == "csv" else ():
+        to_stderr(f"left out: {text}")
     if output is not None:
         report.draw(results, output)
         to_stderr(f"drawn to {output}")
