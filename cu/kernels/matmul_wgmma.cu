@@ -1,5 +1,6 @@
-// bf16 matrix product on Hopper's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is n x k and
-// c is m x n, all row-major with rows of a multiple of 16 bytes (BLAS calls this TN). Sums are f32.
+// bf16 or f16 matrix product on Hopper's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is
+// n x k and c is m x n, all with rows of a multiple of 16 bytes. c is row-major; a and b are row-major, which BLAS calls
+// TN, or one of them or both are column-major (Operands in wgmma_product.cuh). Sums are f32.
 //
 // Each of the eight steps adds one idea to the step before; docs/gemm.md has the measurements.
 //
@@ -23,10 +24,10 @@ using namespace ptxkit;
 // ---------------------------------------------------------------------------------------------------------------------
 // Steps 1 and 2: one warpgroup, one tile in shared memory
 
-template <int BM, int BN, int EPILOGUE>
+template <int BM, int BN, class T, class Of, int EPILOGUE>
 __global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ TensorMap a_map,
-                                                  const __grid_constant__ TensorMap b_map, bf16* c, const bf16* bias,
-                                                  int m, int n, int k, float alpha, float beta) {
+                                                  const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m,
+                                                  int n, int k, float alpha, float beta) {
     static_assert(BM % 64 == 0 && BM * BN <= 128 * 128, "64 rows a wgmma, and 128 sums a thread");
     __shared__ alignas(1024) unsigned char a_tile[BM * WGMMA_ROW_BYTES], b_tile[BN * WGMMA_ROW_BYTES];
     __shared__ alignas(8) unsigned long long arrived;
@@ -43,25 +44,25 @@ __global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ Tensor
     for (int step = 0; step * WGMMA_BK < k; step++) {
         if (threadIdx.x == 0) {
             mbarrier_arrive_expect_tx(barrier, sizeof a_tile + sizeof b_tile);
-            cp_async_bulk_tensor_2d_shared_global(a, a_map, step * WGMMA_BK, row, barrier);
-            cp_async_bulk_tensor_2d_shared_global(b, b_map, step * WGMMA_BK, col, barrier);
+            load_rows<Of::A_MAJOR, BM, 1>(a, a_map, step * WGMMA_BK, row, barrier);
+            load_rows<Of::B_MAJOR, BN, 1>(b, b_map, step * WGMMA_BK, col, barrier);
         }
         mbarrier_wait(barrier, step % 2);
-        multiply_tile<bf16, BM / 64, BN>(sums, a, b, step > 0);
+        multiply_tile<T, BM / 64, BN, Of>(sums, a, b, step > 0);
         wait_for_sums(sums);
         barrier_sync();  // all four warps have read the tile
     }
-    Output<EPILOGUE> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
+    Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
     store_from_registers<BN / 2>(sums, output, row, col);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Steps 3 to 8: a producer warpgroup and CONSUMERS consumer warpgroups
 
-template <class Tile, int EPILOGUE>
+template <class Tile, class T, class Of, int EPILOGUE>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_specialized(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-    const __grid_constant__ TensorMap c_map, bf16* c, const bf16* bias, int m, int n, int k, float alpha, float beta) {
-    const Output<EPILOGUE> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
-    wgmma_product<Tile, bf16>(a_map, b_map, c_map, output, m, n, k);
+    const __grid_constant__ TensorMap c_map, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
+    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
+    wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k);
 }

@@ -3,6 +3,11 @@
 // cu/kernels/matmul_wgmma.cu explains it step by step. The epilogue is an object with the members of Output in
 // gemm.cuh; an object with the members of NoHooks handles whole rows.
 //
+// a and b may also be column-major, a as k x m in memory and b as k x n (Operands). TMA copies no transpose: its boxes
+// then have the rows of k that a tile has, and 64 elements along m or n, which are the 128 bytes of the widest swizzle.
+// A tile consists of such blocks of WGMMA_BLOCK_BYTES, one for each 64 rows of a or b, as many bytes as the K-major
+// tile, and wgmma reads it as MN-major.
+//
 // With GATED there are two matrices of n x k, gate and up, and c = silu(a gate^T) * (a up^T). Half of the BN rows of a
 // tile of b are rows of gate, the others the same rows of up, so that the thread with a sum of gate has that of up for
 // the same element of c.
@@ -18,30 +23,45 @@
 
 namespace ptxkit {
 
-constexpr int WGMMA_BK = 64;                   // elements of k in a tile: 128 bytes, the widest swizzle
-constexpr int WGMMA_ROW_BYTES = 2 * WGMMA_BK;  // of a row of a tile of a or b
+constexpr int WGMMA_BK = 64;                             // elements of k in a tile: 128 bytes, the widest swizzle
+constexpr int WGMMA_ROW_BYTES = 2 * WGMMA_BK;            // of a row of a tile of a or b
+constexpr int WGMMA_BLOCK_BYTES = 64 * WGMMA_ROW_BYTES;  // of 64 rows of a or b in a tile
 
-template <int N>
+// How a (m x k) and b (n x k) lie in memory: K_MAJOR row-major, MN_MAJOR column-major. Descriptions give it by name
+// (Operands in ptxkit/kernels/gemm/matmul_wgmma.py).
+template <int A_MAJOR_ = K_MAJOR, int B_MAJOR_ = K_MAJOR>
+struct Operands {
+    static constexpr int A_MAJOR = A_MAJOR_, B_MAJOR = B_MAJOR_;
+};
+
+template <class Of, int N>
 __device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate,
                                       bf16) {
-    wgmma_bf16(d, a, b, accumulate);
+    wgmma_bf16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
 }
-template <int N>
+template <class Of, int N>
 __device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate, f16) {
-    wgmma_f16(d, a, b, accumulate);
+    wgmma_f16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
+}
+
+// The matrix descriptor of 16 elements along k of a tile, from 16 `step` on.
+template <int MAJOR>
+__device__ __forceinline__ unsigned long long operand_descriptor(unsigned tile, int step) {
+    if constexpr (MAJOR == K_MAJOR) return matrix_descriptor_128B(tile + step * 32);
+    else return transposed_descriptor_128B(tile + step * 16 * WGMMA_ROW_BYTES, WGMMA_BLOCK_BYTES);
 }
 
 // Multiplies one stage: a consumer's 64 ROWS x BN sums, from tiles in shared memory that are WGMMA_BK wide.
 // Asynchronous, one wgmma group.
-template <class T, int ROWS, int BN>
+template <class T, int ROWS, int BN, class Of = Operands<>>
 __device__ __forceinline__ void multiply_tile(float (&sums)[ROWS][BN / 2], unsigned a, unsigned b, bool accumulate) {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < WGMMA_BK / 16; k++) {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            unsigned long long rows = matrix_descriptor_128B(a + i * 64 * WGMMA_ROW_BYTES + k * 32);
-            wgmma(sums[i], rows, matrix_descriptor_128B(b + k * 32), k > 0 || accumulate, T());
+            const unsigned long long rows = operand_descriptor<Of::A_MAJOR>(a + i * WGMMA_BLOCK_BYTES, k);
+            wgmma<Of>(sums[i], rows, operand_descriptor<Of::B_MAJOR>(b, k), k > 0 || accumulate, T());
         }
     }
     wgmma_commit_group();
@@ -168,13 +188,22 @@ struct NoHooks {
     __device__ __forceinline__ void complete(unsigned char*, float (&)[ROWS][COLS], unsigned, unsigned) {}
 };
 
-// Loads rows of b from column x and `row`, and multicasts them to the CTAs of `mask` if a column of the cluster has
-// several.
-template <int CLUSTER_M>
-__device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int x, int row, unsigned barrier,
-                                          unsigned short mask) {
-    if constexpr (CLUSTER_M > 1) cp_async_bulk_tensor_2d_shared_global_multicast(to, map, x, row, barrier, mask);
-    else cp_async_bulk_tensor_2d_shared_global(to, map, x, row, barrier);
+// Loads ROWS rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if SHARING CTAs need
+// them. A box has all of them in a K-major operand, and 64 in an MN-major one.
+template <int MAJOR, int ROWS, int SHARING>
+__device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int k, int row, unsigned barrier,
+                                          unsigned short mask = 0) {
+    auto box = [&](unsigned at, int x, int y) {
+        if constexpr (SHARING > 1) cp_async_bulk_tensor_2d_shared_global_multicast(at, map, x, y, barrier, mask);
+        else cp_async_bulk_tensor_2d_shared_global(at, map, x, y, barrier);
+    };
+    if constexpr (MAJOR == K_MAJOR) {
+        box(to, k, row);
+    } else {
+        static_assert(ROWS % 64 == 0, "a box of an MN-major operand has 64 of its rows");
+#pragma unroll
+        for (int i = 0; i < ROWS / 64; i++) box(to + i * WGMMA_BLOCK_BYTES, row + 64 * i, k);
+    }
 }
 
 // The product as the body of a kernel with 128 (CONSUMERS + 1) threads, WgmmaLayout::bytes of dynamic shared memory and
@@ -183,7 +212,7 @@ __device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int
 //
 // The CTAs of a cluster compute CLUSTER_M x CLUSTER_N neighbouring tiles. CTAs in a column of these share a tile of b,
 // CTAs in a row share a tile of a: each loads a part of it and multicasts that part to the others.
-template <class Tile, class T, bool GATED, class Out, class Hooks = NoHooks>
+template <class Tile, class T, bool GATED, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map,
                                                const TensorMap& c_map, const Out& output, int m, int n, int k,
                                                Hooks hooks = {}) {
@@ -200,6 +229,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     static_assert(COLS % 64 == 0 && COLS / CLUSTER_M <= 256,
                   "boxes of c are 64 wide, and those of a tensor map at most 256");
     static_assert(CLUSTER <= 16, "no cluster has more CTAs");
+    static_assert(Of::A_MAJOR == K_MAJOR || Hooks::OBSERVERS == 0, "observers read rows of a K-major tile");
     using L = WgmmaLayout<BM, BN, CONSUMERS, STAGES, STORE == BY_TMA ? BOXES : 0>;
     static_assert(L::bytes + Hooks::BYTES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -248,19 +278,16 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                     const int x = step * WGMMA_BK;
                     mbarrier_wait(empty(at.stage), at.parity ^ 1);
                     mbarrier_arrive_expect_tx(full(at.stage), L::stage_bytes);
-                    if constexpr (CLUSTER_N > 1) {
-                        // bits 0, CLUSTER_M, 2 CLUSTER_M, ... of CLUSTER
-                        const unsigned short same_row = ((1 << CLUSTER) - 1) / ((1 << CLUSTER_M) - 1) << rank_m;
-                        cp_async_bulk_tensor_2d_shared_global_multicast(a, a_map, x, row + rank_n * a_part,
-                                                                        full(at.stage), same_row);
-                    } else {
-                        cp_async_bulk_tensor_2d_shared_global(a, a_map, x, row, full(at.stage));
-                    }
+                    // bits 0, CLUSTER_M, 2 CLUSTER_M, ... of CLUSTER
+                    const unsigned short same_row = ((1 << CLUSTER) - 1) / ((1 << CLUSTER_M) - 1) << rank_m;
                     const unsigned short same_col = ((1 << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
-                    load_rows<CLUSTER_M>(b, b_map, x, col + rank_m * b_part, full(at.stage), same_col);
+                    load_rows<Of::A_MAJOR, a_part, CLUSTER_N>(a, a_map, x, row + rank_n * a_part, full(at.stage),
+                                                              same_row);
+                    load_rows<Of::B_MAJOR, b_part, CLUSTER_M>(b, b_map, x, col + rank_m * b_part, full(at.stage),
+                                                              same_col);
                     if constexpr (GATED) {
-                        load_rows<CLUSTER_M>(b + COLS * WGMMA_ROW_BYTES, up_map, x, col + rank_m * b_part,
-                                             full(at.stage), same_col);
+                        load_rows<Of::B_MAJOR, b_part, CLUSTER_M>(b + COLS * WGMMA_ROW_BYTES, up_map, x,
+                                                                  col + rank_m * b_part, full(at.stage), same_col);
                     }
                     at.advance();
                 }
@@ -299,8 +326,8 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
             for (unsigned step = 0; step < steps; step++) {
                 const unsigned stage = base + at.stage * L::stage_bytes;
                 mbarrier_wait(full(at.stage), at.parity);
-                multiply_tile<T, ROWS, BN>(sums, stage + consumer * 64 * ROWS * WGMMA_ROW_BYTES, stage + L::a_bytes,
-                                           step > 0);
+                multiply_tile<T, ROWS, BN, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + L::a_bytes,
+                                               step > 0);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > 0) release(previous);
                 previous = at.stage;
@@ -332,10 +359,10 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     }
 }
 
-template <class Tile, class T, class Out, class Hooks = NoHooks>
+template <class Tile, class T, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_product(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map,
                                               const Out& output, int m, int n, int k, Hooks hooks = {}) {
-    wgmma_products<Tile, T, false>(a_map, b_map, b_map, c_map, output, m, n, k, hooks);
+    wgmma_products<Tile, T, false, Of>(a_map, b_map, b_map, c_map, output, m, n, k, hooks);
 }
 
 }  // namespace ptxkit

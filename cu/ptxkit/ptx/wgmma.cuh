@@ -72,100 +72,124 @@ __device__ __forceinline__ unsigned long long matrix_descriptor_64B(unsigned add
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
 }
 
-// wgmma.mma_async: d = a * b^T, or d += a * b^T with `accumulate`, where a is 64 x 16, b is N x 16 and d is 64 x N. a
-// and b are the descriptors of K-major tiles in shared memory.
+// The matrix descriptor of an MN-major tile in shared memory with the 128-byte swizzle: rows along K of 64 elements of
+// 16 bits (128 bytes) along M or N, in blocks of 64 elements along M or N that are `block_bytes` apart. `address` is the
+// shared address of the first row, a multiple of 1024, plus 2048 for each 16 elements along K. PTX ISA, "Matrix
+// Descriptor Format", "Strides": bits 16-29, leading dimension byte offset / 16, from one block to the next; bits 32-45,
+// stride dimension byte offset / 16, the 1024 bytes from 8 rows to the next 8.
+__device__ __forceinline__ unsigned long long transposed_descriptor_128B(unsigned address, unsigned block_bytes) {
+    return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(block_bytes >> 4) << 16 | (1024ull >> 4) << 32 |
+           1ull << 62;
+}
 
+// The dimension along which a tile in shared memory is contiguous: K, or M of a and N of b. The values are those of the
+// operands imm-trans-a and imm-trans-b of wgmma.mma_async, which only has them for elements of 16 bits.
+enum Major { K_MAJOR = 0, MN_MAJOR = 1 };
+
+// wgmma.mma_async: d = a * b^T, or d += a * b^T with `accumulate`, where a is 64 x 16, b is N x 16 and d is 64 x N. a
+// and b are the descriptors of tiles in shared memory: matrix_descriptor_128B for K-major tiles, and
+// transposed_descriptor_128B for MN-major ones. From N = 64 on, A_MAJOR and B_MAJOR say which; otherwise both are
+// K-major.
+
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
     float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" PTXKIT_R32 "}, %32, %33, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R32 "}, %32, %33, p, 1, 1, %35, %36;}"
                  : PTXKIT_D32(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_bf16_bf16(
     float (&d)[64], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" PTXKIT_R64 "}, %64, %65, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R64 "}, %64, %65, p, 1, 1, %67, %68;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n192k16_f32_bf16_bf16(
     float (&d)[96], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
-                 "{" PTXKIT_R96 "}, %96, %97, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R96 "}, %96, %97, p, 1, 1, %99, %100;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_bf16_bf16(
     float (&d)[128], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                 "{" PTXKIT_R128 "}, %128, %129, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R128 "}, %128, %129, p, 1, 1, %131, %132;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D32(96)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_f16_f16(
     float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-                 "{" PTXKIT_R32 "}, %32, %33, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R32 "}, %32, %33, p, 1, 1, %35, %36;}"
                  : PTXKIT_D32(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_f16_f16(
     float (&d)[64], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-                 "{" PTXKIT_R64 "}, %64, %65, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R64 "}, %64, %65, p, 1, 1, %67, %68;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n192k16_f32_f16_f16(
     float (&d)[96], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 "
-                 "{" PTXKIT_R96 "}, %96, %97, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R96 "}, %96, %97, p, 1, 1, %99, %100;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
     float (&d)[128], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-                 "{" PTXKIT_R128 "}, %128, %129, p, 1, 1, 0, 0;}"
+                 "{" PTXKIT_R128 "}, %128, %129, p, 1, 1, %131, %132;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D32(96)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
@@ -257,21 +281,25 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[16], unsigned long long a,
                                            bool accumulate) {
     wgmma_mma_async_m64n32k16_f32_bf16_bf16(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n64k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n64k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[64], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n128k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n128k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[96], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n192k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n192k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n256k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 
 __device__ __forceinline__ void wgmma_f16(float (&d)[4], unsigned long long a, unsigned long long b,
@@ -286,21 +314,25 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[16], unsigned long long a, 
                                           bool accumulate) {
     wgmma_mma_async_m64n32k16_f32_f16_f16(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n64k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n64k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[64], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n128k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n128k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[96], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n192k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n192k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n256k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n256k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 
 // setmaxnreg: sets the number of registers of each thread of the executing warpgroup to REGISTERS, a multiple of 8 from

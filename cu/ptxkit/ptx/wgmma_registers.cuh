@@ -1,6 +1,6 @@
-// wgmma.mma_async with the second operand transposed, and the first one in registers or in shared memory. PTX ISA,
-// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Target: sm_90a only. See wgmma.cuh for the
-// order of the instructions and the layout of the accumulators.
+// wgmma.mma_async with the first operand in registers and the second one transposed. PTX ISA, "Asynchronous Warpgroup
+// Level Matrix Multiply-Accumulate Instructions". Target: sm_90a only. See wgmma.cuh for the order of the instructions
+// and the layout of the accumulators.
 //
 // Layout of a: thread t of the warpgroup holds, in row 16 (t / 32) + t % 32 / 4, columns 2 (t % 4) and 2 (t % 4) + 1 in
 // a[0] and the columns 8 further in a[2]; a[1] and a[3] have the same columns of the row 8 below (PTX ISA, figure
@@ -20,18 +20,8 @@ __device__ __forceinline__ void warpgroup_fence_operand(unsigned (&a)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i])::"memory");
 }
 
-// The matrix descriptor of an N-major tile of b in shared memory with the 128-byte swizzle: rows along K of 64 elements
-// of 16 bits (128 bytes), in blocks of 64 elements along N that are `block_bytes` apart. `address` is the shared
-// address of the first row, a multiple of 1024, plus 2048 per 16 rows. PTX ISA, "Matrix Descriptor Format", "Strides":
-// bits 16-29, leading dimension byte offset / 16, from one block to the next; bits 32-45, stride dimension byte
-// offset / 16, the 1024 bytes from 8 rows to the next 8.
-__device__ __forceinline__ unsigned long long transposed_descriptor_128B(unsigned address, unsigned block_bytes) {
-    return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(block_bytes >> 4) << 16 | (1024ull >> 4) << 32 |
-           1ull << 62;
-}
-
 // wgmma.mma_async: d = a * b, or d += a * b with `accumulate`, where a is 64 x 16 in registers, b is 16 x N and d is
-// 64 x N. b is the descriptor of an N-major tile in shared memory.
+// 64 x N. b is the descriptor of an N-major tile in shared memory, transposed_descriptor_128B of wgmma.cuh.
 
 __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
     float (&d)[32], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
@@ -105,37 +95,8 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
 #endif
 }
 
-// The same with a in shared memory: the descriptor of a K-major tile of 64 x 16 (matrix_descriptor_128B). TRANSPOSED: 1
-// for an N-major tile of b.
-
-template <int TRANSPOSED>
-__device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
-    float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
-#if PTXKIT_SM90A
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" PTXKIT_R32 "}, %32, %33, p, 1, 1, 0, %35;}"
-                 : PTXKIT_D32(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TRANSPOSED));
-#else
-    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
-#endif
-}
-
-template <int TRANSPOSED>
-__device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_f16_f16(
-    float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
-#if PTXKIT_SM90A
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-                 "{" PTXKIT_R32 "}, %32, %33, p, 1, 1, 0, %35;}"
-                 : PTXKIT_D32(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TRANSPOSED));
-#else
-    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
-#endif
-}
-
-// The products with a transposed b for the element type T, where N follows from the number of accumulators of a thread,
-// N / 2.
+// The products with a transposed b for the element type T, where a is in registers or the descriptor of a K-major tile,
+// and N follows from the number of accumulators of a thread, N / 2.
 
 __device__ __forceinline__ void wgmma_transposed(float (&d)[32], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, bf16) {
@@ -163,11 +124,11 @@ __device__ __forceinline__ void wgmma_transposed(float (&d)[128], const unsigned
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[32], unsigned long long a, unsigned long long b,
                                                  bool accumulate, bf16) {
-    wgmma_mma_async_m64n64k16_f32_bf16_bf16<1>(d, a, b, accumulate);
+    wgmma_mma_async_m64n64k16_f32_bf16_bf16<K_MAJOR, MN_MAJOR>(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[32], unsigned long long a, unsigned long long b,
                                                  bool accumulate, f16) {
-    wgmma_mma_async_m64n64k16_f32_f16_f16<1>(d, a, b, accumulate);
+    wgmma_mma_async_m64n64k16_f32_f16_f16<K_MAJOR, MN_MAJOR>(d, a, b, accumulate);
 }
 
 }  // namespace ptxkit

@@ -16,7 +16,7 @@ from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
 from ptxkit.kernels.elementwise.elementwise import activation
 from ptxkit.kernels.gemm.matmul import LARGE
-from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 
 Describe = Callable[["CutlassGemm", Tile], GemmDescription]
 
@@ -127,7 +127,7 @@ def prefer_pingpong(w: CutlassGemm) -> Iterator[dict[str, Any]]:
     yield {"BM": 64, "BN": 128, "CLUSTER_M": 2 if w.m > 64 else 1}
 
 
-class CutlassGemm(Workload):
+class CutlassGemm(HasLayout, Workload):
     """c = activation(alpha a b + beta c) by CUTLASS; sums in f32, or int32 for s8.
 
     ``layout`` gives the layouts of a and b in the notation of BLAS: t is row-major, n column-major. With the default "tn"
@@ -140,7 +140,7 @@ class CutlassGemm(Workload):
     alpha: float = 1.0
     beta: float = 0.0
     dtype: Literal["bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "mxf8", "mxf4", "nvf4", "s8"] = "bf16"
-    layout: Literal["tn", "nn", "nt", "tt"] = "tn"
+    layout: Layout = "tn"
     epilogue: Literal["linear", "relu", "gelu", "silu"] = "linear"
     emulator_sizes = {"m": 128, "n": 128, "k": 128}
     benchmarks = (
@@ -162,16 +162,6 @@ class CutlassGemm(Workload):
                 yield "the matrices are too large"
 
     @property
-    def a_layout(self) -> str:
-        """The layout of a."""
-        return "row" if self.layout[0] == "t" else "column"
-
-    @property
-    def b_layout(self) -> str:
-        """The layout of b."""
-        return "row" if self.layout[1] == "t" else "column"
-
-    @property
     def output(self) -> str:
         """Element type of c."""
         return OUTPUTS[self.dtype][0]
@@ -189,8 +179,7 @@ class CutlassGemm(Workload):
         return Tolerance(relative=rounding, absolute=5e-3 if self.output != "f32" else 2e-6 * self.k)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        a_shape = (self.m, self.k) if self.a_layout == "row" else (self.k, self.m)
-        b_shape = (self.k, self.n) if self.b_layout == "row" else (self.n, self.k)
+        a_shape, b_shape = self.stored(self.m, self.n, self.k)
         given = {"a": self._random(rng, a_shape), "b": self._random(rng, b_shape)}
         if self.dtype in FORMATS:  # scale factors from 1/4 to 4
             lowest, highest = (0x28, 0x48) if FORMATS[self.dtype].scale == "ue4m3" else (125, 129)

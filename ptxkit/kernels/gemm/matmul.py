@@ -9,7 +9,7 @@ import numpy as np
 
 from ptxkit import Tile, Tolerance, Work, Workload, uniform
 from ptxkit.kernels.elementwise.elementwise import activation
-from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.kernels.gemm.product import Gemm, HasLayout
 from ptxkit.workload.inputs import dtype_of
 
 LARGEST_FACTOR = float(np.finfo(np.float32).max)
@@ -19,12 +19,13 @@ EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
 LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one CPU core
 
 
-class Matmul(Workload):
+class Matmul(HasLayout, Workload):
     """c = gelu(alpha a b^T + beta c + bias): a (m, k), b (n, k), c (m, n), row-major, in bf16; sums in f32.
 
-    A subclass may declare the option ``dtype`` for other 16-bit types.
+    A subclass may declare the option ``dtype`` for other 16-bit types, and the option ``layout`` for other layouts of a and b.
 
-    b row-major as (n, k) is what BLAS calls a column-major (k, n) matrix: every operand is contiguous along k.
+    b row-major as (n, k) is what BLAS calls a column-major (k, n) matrix: every operand is contiguous along k. This is the
+    layout "tn"; with "n" for a it is stored as (k, m), with "t" for b it is stored as (k, n).
     """
 
     m: int = 4096
@@ -46,7 +47,11 @@ class Matmul(Workload):
     tolerance: ClassVar[Tolerance | None] = Tolerance(relative=2**-8, absolute=5e-3)
 
     def constraints(self) -> Iterable[str]:
-        for name, kind in (("n", self.output_kind), ("k", self.kind)):
+        # sizes that are the length of rows in memory, and the type of their elements
+        rows = {"n": self.output_kind}
+        rows |= {"m" if self.a_layout == "column" else "k": self.kind}
+        rows |= {"k": self.kind} if self.b_layout == "column" else {}
+        for name, kind in rows.items():
             elements = 16 // dtype_of(kind).itemsize
             if getattr(self, name) % elements:
                 yield f"{name} must be a multiple of {elements}, so that rows are multiples of 16 bytes"
@@ -58,10 +63,8 @@ class Matmul(Workload):
                 yield f"{name} must be a finite number of f32, not {getattr(self, name)}"
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        given: dict[str, Any] = {
-            "a": uniform(rng, (self.m, self.k), self.kind),
-            "b": uniform(rng, (self.n, self.k), self.kind),
-        }
+        a, b = self.stored(self.m, self.n, self.k)
+        given: dict[str, Any] = {"a": uniform(rng, a, self.kind), "b": uniform(rng, b, self.kind)}
         if self.beta:
             given["c"] = uniform(rng, (self.m, self.n), self.output_kind)
         if self.epilogue == "bias_gelu":
@@ -71,7 +74,8 @@ class Matmul(Workload):
     def reference(self, a: Any, b: Any, c: Any = None, bias: Any = None) -> dict[str, Any]:
         """The reference in float64; from 2^35 multiply-adds in float32, whose error of 1e-4 is far below the tolerance."""
         wide = np.float32 if self.m * self.n * self.k >= LARGE else np.float64
-        result = a.astype(wide) @ b.astype(wide).T
+        a, b = a.astype(wide), b.astype(wide)
+        result = (a if self.a_layout == "row" else a.T) @ (b if self.b_layout == "row" else b.T)
         if self.alpha != 1:
             result *= self.alpha
         if c is not None:
@@ -93,7 +97,8 @@ class Matmul(Workload):
         bias_gelu = self.epilogue == "bias_gelu"
         return Gemm(
             *(self.m, self.n, self.k),
-            b_transposed=True,
+            a_transposed=self.a_layout == "column",
+            b_transposed=self.b_layout == "column",
             alpha=self.alpha,
             beta=self.beta,
             bias="bias" if bias_gelu else None,
@@ -134,4 +139,6 @@ def without_epilogue(w: Matmul, t: Tile) -> bool | str:
     """The constraint of the kernels written in PTX: c = a b^T in bf16, without an epilogue."""
     if w.kind != "bf16":
         return f"the PTX kernel multiplies bf16, not {w.kind}"
+    if (w.a_layout, w.b_layout) != ("row", "column"):
+        return "the PTX kernel reads a as (m, k) and b as (n, k): layout tn"
     return not w.epilogue_bits or "the PTX kernel computes a b^T without alpha, beta, bias or activation"

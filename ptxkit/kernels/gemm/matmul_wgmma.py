@@ -1,17 +1,18 @@
-"""matmul_wgmma: bf16 matrix product on Hopper's tensor cores, in eight steps."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in eight steps, with operands in any layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
+from ptxkit.kernels.gemm.product import HasLayout, Layout
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
-BK = 64  # elements of k in a tile
+BK = 64  # elements of k in a tile, and rows of a column-major operand in a box
 BOX_BYTES = 16 * 64 * 2  # the part of c that a consumer warp stores at a time
 REQUIRES = ("sm_90a",)
 
@@ -58,6 +59,33 @@ class WgmmaTile(TemplateStruct):
     BOXES: int
 
 
+@dataclass(frozen=True)
+class Operands(TemplateStruct):
+    """``Operands`` of cu/ptxkit/gemm/wgmma_product.cuh: for each operand whether it is column-major, ``MN_MAJOR``."""
+
+    A_MAJOR: int
+    B_MAJOR: int
+
+    @classmethod
+    def of(cls, w: HasLayout) -> Operands:
+        """The layouts of a description; its b is (k, n), that of the sources (n, k)."""
+        return cls(int(w.a_layout == "column"), int(w.b_layout == "row"))
+
+    def boxes(self, a: str, b: str, rows: int, cols: int) -> tuple[TensorMap, TensorMap]:
+        """Tensor maps of the arrays a and b, for copies of ``rows`` rows of a and ``cols`` rows of b, (n, k).
+
+        A box of a column-major operand has 64 of these rows, which are a row of 128 bytes in shared memory; several boxes are
+        copied.
+        """
+        return (
+            TensorMap(a, box=(BK, 64) if self.A_MAJOR else (rows, BK), swizzle="128B"),
+            TensorMap(b, box=(BK, 64) if self.B_MAJOR else (cols, BK), swizzle="128B"),
+        )
+
+
+K_MAJOR = Operands(0, 0)
+
+
 def but(tile: Tile, **changed: int) -> Tile:
     """The same tile with some values replaced."""
     return Tile({**tile, **changed})
@@ -86,6 +114,7 @@ def product_launch(
     *,
     persistent: bool = True,
     beside: int = 0,
+    operands: Operands = K_MAJOR,
 ) -> Launch:
     """A launch of a kernel around ``wgmma_product`` of cu/ptxkit/gemm/wgmma_product.cuh.
 
@@ -97,6 +126,7 @@ def product_launch(
         args, template: the other arguments.
         persistent: at most one CTA for each SM, instead of one for each tile.
         beside: bytes of shared memory beside those of the product.
+        operands: the layouts of a and b, which the kernel knows from ``template``.
     """
     rows, cols = size
     cluster = t.CLUSTER_M * t.CLUSTER_N
@@ -107,8 +137,7 @@ def product_launch(
         cluster * (min(tiles, max(1, w.device.sms // cluster)) if persistent else tiles),
         128 * (t.CONSUMERS + 1),
         (
-            TensorMap(a, box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
-            TensorMap(b, box=(t.BN // t.CLUSTER_M, BK), swizzle="128B"),
+            *operands.boxes(a, b, t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),
             TensorMap(c, box=(16, 64), swizzle="128B"),
             *args,
         ),
@@ -118,17 +147,29 @@ def product_launch(
     )
 
 
-def specialized(w: Matmul, t: Tile, *, persistent: bool = True) -> list[Launch]:
+def specialized(w: MatmulWgmma, t: Tile, *, persistent: bool = True) -> list[Launch]:
     """A launch of ``matmul_specialized``."""
-    maps, template = ("a", "b", "c"), (w.epilogue_bits,)
-    return [product_launch("matmul_specialized", w, (w.m, w.n), t, maps, w.scalars, template, persistent=persistent)]
+    operands = Operands.of(w)
+    launch = product_launch(
+        "matmul_specialized",
+        w,
+        (w.m, w.n),
+        t,
+        ("a", "b", "c"),
+        w.scalars,
+        (w.cu_type, operands, w.epilogue_bits),
+        persistent=persistent,
+        operands=operands,
+    )
+    return [launch]
 
 
-def plain(w: Matmul, rows: int, cols: int) -> list[Launch]:
+def plain(w: MatmulWgmma, rows: int, cols: int) -> list[Launch]:
     """A launch of ``matmul_tma``."""
-    maps = (TensorMap("a", box=(rows, BK), swizzle="128B"), TensorMap("b", box=(cols, BK), swizzle="128B"))
+    operands = Operands.of(w)
     grid = (cdiv(w.n, cols), cdiv(w.m, rows))
-    return [Launch("matmul_tma", grid, 128, (*maps, *w.scalars), template=(rows, cols, w.epilogue_bits))]
+    args = (*operands.boxes("a", "b", rows, cols), *w.scalars)
+    return [Launch("matmul_tma", grid, 128, args, template=(rows, cols, w.cu_type, operands, w.epilogue_bits))]
 
 
 def full(t: Tile) -> Tile:
@@ -138,6 +179,13 @@ def full(t: Tile) -> Tile:
 
 def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of step 8."""
+    of = Operands.of(w)
+    for name, column_major, rows, sharing in (
+        ("a", of.A_MAJOR, t.BM, t.CLUSTER_N),
+        ("b", of.B_MAJOR, t.BN, t.CLUSTER_M),
+    ):
+        if column_major and rows // sharing % 64:
+            return f"each of {sharing} CTAs copies {rows // sharing} rows of {name}, whose boxes have 64 in layout {w.layout}"
     return can_run(w, t, simple=not w.beta and w.epilogue == "none")
 
 
@@ -172,10 +220,21 @@ def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
 
 
 class MatmulWgmma(Matmul):
-    """bf16 c = gelu(alpha a b^T + beta c + bias) by wgmma, in eight steps."""
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in eight steps.
+
+    ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
+    "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
+    for b, it is stored as (k, n).
+    """
 
     source = "matmul_wgmma.cu"
-    dtype: ClassVar[str] = "bf16"
+    dtype: Literal["bf16", "f16"] = "bf16"
+    layout: Layout = "tn"
+
+    @property
+    def cu_type(self) -> str:
+        """The element type in C++."""
+        return f"ptxkit::{self.dtype}"
 
     @variant(requires=REQUIRES)
     def step1_tma(self) -> list[Launch]:

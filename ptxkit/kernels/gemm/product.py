@@ -9,6 +9,34 @@ if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
 
+Layout = Literal["tn", "nn", "nt", "tt"]
+"""Layouts of a (m, k) and b (k, n) in the notation of BLAS, in which c is row-major: t is row-major, n column-major."""
+
+
+class HasLayout:
+    """The part of a description of c = a b whose option ``layout`` (:data:`Layout`) says how a and b lie in memory."""
+
+    @property
+    def a_layout(self) -> Literal["row", "column"]:
+        """The layout of a: "row" is stored as (m, k), "column" as (k, m)."""
+        return "row" if self._layout[0] == "t" else "column"
+
+    @property
+    def b_layout(self) -> Literal["row", "column"]:
+        """The layout of b: "row" is stored as (k, n), "column" as (n, k)."""
+        return "row" if self._layout[1] == "t" else "column"
+
+    @property
+    def _layout(self) -> Layout:
+        """The option, or "tn" for a description without it."""
+        found: Layout = getattr(self, "layout", "tn")
+        return found
+
+    def stored(self, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The shapes in which a and b are stored."""
+        return (m, k) if self.a_layout == "row" else (k, m), (k, n) if self.b_layout == "row" else (n, k)
+
+
 @dataclass(frozen=True)
 class Gemm:
     """c (m, n) = activation(alpha a (m, k) b (k, n) + beta c + bias), row-major; a or b may be transposed in memory.
