@@ -11,7 +11,7 @@ import functools
 import threading
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
-from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of
+from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned
 from ptxkit.torch.shapes import Sizes, flat, match, shape_of
 from ptxkit.workload import registry
 from ptxkit.workload.values import option_value
@@ -54,6 +54,8 @@ class TensorArgument:
         kind: type of its elements in a description's words; "" for the type of the operation.
         memory: the pattern in which the kernel sees it, such as ``"batch*q heads d"``; "" for its shape with leading
             dimensions as one.
+        layouts: of a matrix that kernels can read transposed, the letters in the description's option ``layout`` for a
+            contiguous matrix, and for the transpose of one; "" for other tensors, which are copied if not contiguous.
     """
 
     name: str
@@ -61,6 +63,7 @@ class TensorArgument:
     array: str = ""
     kind: str = ""
     memory: str = ""
+    layouts: str = ""
 
     @property
     def input(self) -> str:
@@ -274,10 +277,13 @@ class Operation:
             kinds += options
         if self.random is not None:
             values.append(seed)
-        key = (training, *kinds)
+        turned: tuple[int, ...] = ()
+        if self._matrices:
+            turned = tuple(i for i in self._matrices if is_turned(tensors[i]))
+        key = (training, turned, *kinds)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._planned(key, tensors, options, training)
+            plan = self._planned(key, tensors, options, training, turned)
         return plan(tensors, values)
 
     @cached_property
@@ -285,12 +291,22 @@ class Operation:
         """Positions of the options that are passed by value."""
         return tuple(i for i, option in enumerate(self.options) if option.by_value)
 
+    @cached_property
+    def _matrices(self) -> tuple[int, ...]:
+        """Positions of the tensors that kernels can read transposed."""
+        return tuple(i for i, tensor in enumerate(self.tensors) if tensor.layouts)
+
     def named(self, options: Sequence[Any]) -> dict[str, Any]:
         """The options by name."""
         return dict(zip((option.name for option in self.options), options, strict=True))
 
     def _planned(
-        self, key: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool
+        self,
+        key: Any,
+        tensors: Sequence[torch.Tensor],
+        options: Sequence[Any],
+        training: bool,
+        turned: tuple[int, ...],
     ) -> Plan | Zeros:
         device = tensors[0].device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -302,14 +318,20 @@ class Operation:
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with self._lock, current:  # one thread compiles
             if key not in self._plans:
-                made = self.plan(tensors, options, training)
+                made = self.plan(tensors, options, training, turned)
                 while len(self._plans) >= KEPT_PLANS:
                     del self._plans[next(iter(self._plans))]
                 self._plans[key] = made
             return self._plans[key]
 
-    def plan(self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool) -> Plan | Zeros:
+    def plan(
+        self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool, turned: tuple[int, ...] = ()
+    ) -> Plan | Zeros:
         """A plan for tensors of these shapes and types.
+
+        Args:
+            turned: positions of the tensors that are transposes of contiguous matrices. If no kernel of the device reads them
+                as they lie in memory, the plan copies them.
 
         Raises:
             UsageError: names the argument that is wrong. CompileError: the kernel does not compile.
@@ -329,26 +351,48 @@ class Operation:
         if 0 in sizes.values.values():
             return Zeros(Layout(inputs, outputs), device)
         where = device_of(device)
-        candidates = []
-        for description, variant in self.classes:
-            if kind in kinds_of(description):
-                workload = self.workload(description, sizes, kind, checked, training)
+        known = [(d, v) for d, v in self.classes if kind in kinds_of(d)]
+        resolved = None
+        able = [(d, v) for d, v in known if "layout" in d.fields()] if turned else []
+        if able:
+            layouts = "".join(a.layouts[i in turned] for i, a in enumerate(self.tensors) if a.layouts)
+            with suppress(UnavailableError, UsageError):  # not for this device or these sizes: copies are made
+                made = [(self.workload(d, sizes, kind, checked, training, layouts), v) for d, v in able]
+                resolved = chosen(made, where)
+        if resolved is None:
+            turned = ()
+            made = [(self.workload(d, sizes, kind, checked, training), v) for d, v in known]
+            for workload, _ in made:
                 self.check_inputs(workload, inputs)
-                candidates.append((workload, variant))
-        resolved = chosen(candidates, where)
-        made = resolved.workload
-        constants = self.constants(made) if self.constants is not None else {}
-        given = tuple(tuple(tensor.shape) for tensor in tensors)
-        layout = Layout(inputs, outputs, constants, values, lambda: by_value(made), given)
+            resolved = chosen(made, where)
+        stored = [tensor.t() if i in turned else tensor for i, tensor in enumerate(tensors)]
+        for i in turned:
+            name = self.tensors[i].input
+            inputs[name] = (tuple(stored[i].shape), inputs[name][1])
+        found = resolved.workload
+        constants = self.constants(found) if self.constants is not None else {}
+        given = tuple(tuple(tensor.shape) for tensor in stored)
+        layout = Layout(inputs, outputs, constants, values, lambda: by_value(found), given, turned)
         return Plan(self.name, resolved, layout, device)
 
     def workload(
-        self, description: type[Workload], sizes: Sizes, kind: str, options: Mapping[str, Any], training: bool = False
+        self,
+        description: type[Workload],
+        sizes: Sizes,
+        kind: str,
+        options: Mapping[str, Any],
+        training: bool = False,
+        layout: str = "",
     ) -> Workload:
-        """A description with the sizes and options of a call; UsageError if it refuses them."""
+        """A description with the sizes and options of a call; UsageError if it refuses them.
+
+        Args:
+            layout: its option ``layout``; "" for the default, or for a description without it.
+        """
         known = description.fields()
         fields: dict[str, Any] = {n: int(v) for n, v in sizes.values.items() if n in known}
         fields |= {o.target or o.name: options[o.name] for o in self.options if not o.by_value}
+        fields |= {"layout": layout} if layout else {}
         fields |= {"dtype": kind} if "dtype" in known else {}
         fields |= {"training": training} if "training" in known else {}
         return description(**{**fields, **self.fixed})

@@ -57,6 +57,8 @@ class Layout:
         values: inputs that are passed by value and given at each call, with their dtype.
         scalars: a function that returns the other inputs that are passed by value.
         shapes: of the tensors, in the order of the call.
+        turned: positions of the tensors that are transposes of contiguous matrices, which the kernel reads as they lie in
+            memory; ``inputs`` and ``shapes`` are of these matrices.
     """
 
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -65,6 +67,7 @@ class Layout:
     values: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     scalars: Callable[[], Mapping[str, Any]] = dict
     shapes: tuple[tuple[int, ...], ...] = ()
+    turned: tuple[int, ...] = ()
 
 
 def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> ResolvedVariant:
@@ -107,6 +110,7 @@ class Plan:
         self._device = device_of(device)
         self._emulates = self._device.emulates
         self._inputs = tuple(layout.inputs)
+        self._turned = layout.turned
         # an output with the name of an input is updated in place, in a copy
         self._copied = tuple(self._inputs.index(n) if n in layout.inputs else None for n in layout.outputs)
         self._makes = tuple(
@@ -193,6 +197,8 @@ class Plan:
             tensors: the inputs, with any strides.
             values: those that are passed by value.
         """
+        if self._turned:
+            tensors = [tensor.t() if i in self._turned else tensor for i, tensor in enumerate(tensors)]
         if self._emulates:
             return self._emulated(tensors, values)
         if torch._C._cuda_getDevice() != self._index:
@@ -281,6 +287,19 @@ class Zeros:
             else torch.zeros(shape, dtype=dtype, device=self.device)
             for name, (shape, dtype) in self.layout.outputs.items()
         ]
+
+
+def is_turned(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is not contiguous, but the transpose of a contiguous matrix that TMA can read: its address and the
+    length of its rows are multiples of 16 bytes."""
+    return (
+        tensor.ndim == 2
+        and tensor.layout is torch.strided
+        and not tensor.is_contiguous()
+        and tensor.stride() == (1, tensor.shape[0])
+        and not tensor.shape[0] * tensor.element_size() % ALIGNMENT
+        and not tensor.data_ptr() % ALIGNMENT
+    )
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:

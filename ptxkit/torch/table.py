@@ -321,19 +321,27 @@ TENSOR_CORES = (
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a b^T of matrices: a (m, k), b (n, k).
 
-    Kernels on tensor cores take rows of multiples of 16 bytes, so that zeros are appended where k or n has another length.
+    In 16-bit types, operands that are transposes of contiguous matrices are read as they lie in memory where the device has a
+    kernel for it, and copied elsewhere. Kernels on tensor cores take rows of multiples of 16 bytes, so that zeros are appended
+    where k or n has another length.
     """
     if a.dtype == torch.float32:
         found: torch.Tensor = CALLS["matmul_f32"](a, b.t())
         return found
     n, k = b.shape
     more_n, more_k = -n % 8, -k % 8
-    if more_k:
-        a = torch.nn.functional.pad(a, (0, more_k))
-    if more_n or more_k:
-        b = torch.nn.functional.pad(b, (0, more_k, 0, more_n))
-    c: torch.Tensor = CALLS["matmul_nt"](a, b)
+    c: torch.Tensor = CALLS["matmul_nt"](padded(a, 0, more_k), padded(b, more_n, more_k))
     return c[:, :n].contiguous() if more_n else c
+
+
+def padded(x: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
+    """A matrix with rows and columns of zeros appended, which lies in memory like x: the transpose of a contiguous matrix
+    stays one."""
+    if not rows and not cols:
+        return x
+    if x.stride(0) == 1 and not x.is_contiguous():
+        return torch.nn.functional.pad(x.t(), (0, rows, 0, cols)).t()
+    return torch.nn.functional.pad(x, (0, cols, 0, rows))
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
@@ -342,7 +350,7 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def _linear_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
-    """Of c = a b^T: da = dc b and db = dc^T a, as products of the same form with transposed copies."""
+    """Of c = a b^T: da = dc b and db = dc^T a, as products of the same form with transposed operands."""
     a, b = kept
     da = product(grads[0], b.t()) if wanted[0] else None
     db = product(grads[0].t(), a.t()) if wanted[1] else None
@@ -410,7 +418,7 @@ PRODUCTS = (
     Operation(
         "matmul_nt",
         TENSOR_CORES,
-        (TensorArgument("a", "m k"), TensorArgument("b", "n k")),
+        (TensorArgument("a", "m k", layouts="tn"), TensorArgument("b", "n k", layouts="nt")),
         (),
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
@@ -420,7 +428,11 @@ PRODUCTS = (
     Operation(
         "linear_gelu",
         TENSOR_CORES,
-        (TensorArgument("x", "m k", "a"), TensorArgument("weight", "n k", "b"), TensorArgument("bias", "n")),
+        (
+            TensorArgument("x", "m k", "a", layouts="tn"),
+            TensorArgument("weight", "n k", "b", layouts="nt"),
+            TensorArgument("bias", "n"),
+        ),
         (),
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
