@@ -1,0 +1,149 @@
+"""matmul_wgmma with operands in any layout: sizes, types, tiles, steps, what is refused, and the compiled code."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+from ptxkit.kernels.gemm.product import Layout
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+
+LAYOUTS = get_args(Layout)
+OTHERS = [layout for layout in LAYOUTS if layout != "tn"]
+STEPS = [name for name in MatmulWgmma.variants() if name != "ptx"]
+LAST = "step8_tma_store"
+
+
+def check(device, m, n, k, variant=LAST, tile=None, **options):
+    """Compare a variant with numpy, on random numbers, and exactly on integers whose sums bf16 holds."""
+    workload = MatmulWgmma(m=m, n=n, k=k, **options)
+    rng = np.random.default_rng(m + n + k)
+    given = workload.inputs(rng)
+    whole = {name: np.where(rng.random(x.shape) < 16 / k, 2, 0).astype(x.dtype) for name, x in given.items()}
+    for inputs in (given, whole):
+        case = execute.Case(workload, device, inputs=inputs)
+        result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
+        assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
+    if np.abs(case.expected["c"]).max() <= 256:
+        np.testing.assert_array_equal(case.outputs()["c"].astype(np.float64), case.expected["c"])
+
+
+def strict(**checks):
+    """An emulator in which asynchronous operations complete as late as the program's waits allow."""
+    return EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", **checks))
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+@pytest.mark.parametrize("variant", STEPS)
+def test_every_step_takes_every_layout(variant, layout):
+    check(strict(), 136, 72, 104, variant, layout=layout)
+
+
+def sizes(layout):
+    """Sizes in which only the lengths of rows in memory are multiples of 8 elements."""
+    m = st.integers(1, 24).map(lambda x: 8 * x) if layout[0] == "n" else st.integers(1, 190)
+    k = st.integers(1, 190) if layout == "nt" else st.integers(1, 24).map(lambda x: 8 * x)
+    return st.tuples(m, st.integers(1, 24).map(lambda x: 8 * x), k)
+
+
+CALLS = st.sampled_from(LAYOUTS).flatmap(
+    lambda layout: st.tuples(st.just(layout), st.sampled_from(["bf16", "f16"]), sizes(layout))
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(CALLS)
+@example(("nt", "bf16", (8, 8, 1)))
+@example(("nt", "f16", (72, 136, 129)))
+@example(("tt", "f16", (1, 8, 8)))
+def test_any_size_that_tma_can_read(call):
+    layout, dtype, (m, n, k) = call
+    check(strict(), m, n, k, layout=layout, dtype=dtype)
+
+
+TILES = [
+    {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3},
+    {"BM": 256, "BN": 128, "CONSUMERS": 2},
+    {"BM": 256, "BN": 192, "STAGES": 3},
+    {"CLUSTER_M": 2, "GROUP": 1},
+    {"CLUSTER_N": 2, "GROUP": 4},
+    {"BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 2},
+]
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_shape_of_tile(few_ctas, tile, layout):
+    check(strict(), 296, 392, 264, tile=tile, layout=layout)
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_no_warp_reads_what_another_one_is_writing(few_ctas, layout):
+    check(strict(racecheck="warps"), 264, 264, 328, tile={"CLUSTER_M": 2}, layout=layout)
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_epilogues(device, layout):
+    options = {"alpha": -1.5, "beta": 0.25, "epilogue": "bias_gelu", "dtype": "f16"}
+    workload = MatmulWgmma(m=96, n=104, k=40, layout=layout, **options)
+    case = execute.Case(workload, device, seed=1)
+    result = execute.run(case, workload.variant(LAST))
+    assert result.verdict.verified, result.verdict.worst
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_lengths_of_rows_in_memory_are_multiples_of_16_bytes(layout):
+    lengths = {"n"} | {"m" if layout[0] == "n" else "k"} | ({"k"} if layout[1] == "n" else set())
+    for name in ("m", "n", "k"):
+        made = {"m": 8, "n": 8, "k": 8, name: 12, "layout": layout}
+        if name in lengths:
+            with pytest.raises(UsageError, match=f"{name} must be a multiple of 8"):
+                MatmulWgmma(**made)
+        else:
+            MatmulWgmma(**made)
+
+
+@pytest.mark.parametrize(
+    ("layout", "tile", "reason"),
+    [
+        ("nn", {"BM": 64, "CLUSTER_N": 2}, "each of 2 CTAs copies 32 rows of a"),
+        ("tt", {"BN": 64, "CLUSTER_M": 4}, "each of 4 CTAs copies 16 rows of b"),
+        ("tt", {"BN": 192, "CLUSTER_M": 2}, "each of 2 CTAs copies 96 rows of b"),
+    ],
+)
+def test_a_cluster_shares_whole_boxes(layout, tile, reason):
+    workload = MatmulWgmma(layout=layout)
+    with pytest.raises(UsageError, match=reason):
+        workload.variant(LAST).select_tile(workload, Target.parse("sm_90a"), tile)
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_the_ptx_kernel_refuses_other_layouts(layout):
+    workload = MatmulWgmma(layout=layout)
+    assert "layout tn" in workload.variant("ptx").refusal(workload)
+
+
+SASS = [
+    ({}, {"alpha": 2.0, "beta": 0.5, "epilogue": "bias_gelu"}),
+    ({"BM": 256, "BN": 192, "STAGES": 3}, {"alpha": 2.0, "dtype": "f16"}),
+]
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+@pytest.mark.parametrize(("tile", "options"), SASS, ids=str)
+def test_wgmma_is_asynchronous_and_nothing_spills(layout, tile, options):
+    workload = MatmulWgmma(layout=layout, **options)
+    (step,) = build(workload, workload.variant(LAST), Target.parse("sm_90a"), tile).steps
+    assert_sass(step.image, has=["HGMMA", "UTMALDG", "UTMASTG"], spills=0)
+    assert "serialized" not in step.image.log  # "wgmma.mma_async instructions are serialized due to ..."
