@@ -85,12 +85,14 @@ def test_peers_of_each_user_gemm():
     assert "cutlass_gemm:cooperative" in names(CutlassPeer(), "matmul_wgmma")
     assert "cutlass_gemm:simt" in names(CutlassPeer(), "micro_tiling_matmul")
     assert "matmul_wgmma:step8_tma_store" in names(PtxkitGemmPeer(), "cutlass_gemm")
-    assert set(names(PtxkitGemmPeer(), "cutlass_gemm", dtype="f16")) == {
-        f"matmul_mma:{step}" for step in ("step4_registers_ahead", "step5_coalesced", "step6_tma")
-    }
+    mma = {f"matmul_mma:{step}" for step in ("step4_registers_ahead", "step5_coalesced", "step6_tma")}
+    wgmma = {f"matmul_wgmma:{step}" for step in ("step6_multicast", "step7_setmaxnreg", "step8_tma_store")}
+    assert set(names(PtxkitGemmPeer(), "cutlass_gemm", dtype="f16")) == mma | wgmma
+    assert set(names(PtxkitGemmPeer(), "cutlass_gemm", dtype="f16", layout="nt")) == wgmma
+    assert "cutlass_gemm:cooperative" in names(CutlassPeer(), "matmul_wgmma", layout="nn")
     assert "micro_tiling_matmul:step8_ring" in names(PtxkitGemmPeer(), "cutlass_gemm", dtype="f32", layout="tt")
     assert names(PtxkitGemmPeer(), "matmul_mma")[-1] == "matmul_wgmma:step8_tma_store"
-    assert names(PtxkitGemmPeer(), "matmul_mma", dtype="f16") == []
+    assert names(PtxkitGemmPeer(), "matmul_mma", dtype="f16")[-1] == "matmul_wgmma:step8_tma_store"
     assert names(PtxkitGemmPeer(), "matmul_wgmma") == []
     assert names(PtxkitGemmPeer(), "micro_tiling_matmul") == []
     assert names(CutlassPeer(), "cutlass_gemm") == []
@@ -106,7 +108,14 @@ def test_the_same_product_has_the_same_operands():
     assert other.sizes == w.sizes
     assert (other.dtype, other.alpha) == ("f16", 2.0)
     assert same_product(w, "cutlass_gemm", layout="tt") is None
-    assert same_product(w, "matmul_wgmma") is None  # the type of that one is bf16
+    assert same_product(w, "micro_tiling_matmul") is None  # the type of that one is f32
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn", "nt", "tt"])
+def test_the_same_product_has_the_same_layouts(layout):
+    w = registry.get("cutlass_gemm").make([64, 128, 64], {"layout": layout})
+    assert same_product(w, "matmul_wgmma").layout == layout
+    assert (same_product(w, "matmul_mma") is not None) is (layout == "tn")
 
 
 def test_the_fastest_is_chosen_once_and_uses_the_arrays_it_is_given(monkeypatch):

@@ -84,7 +84,7 @@ def same_product(workload: Workload, kernel: str, **options: Any) -> Workload | 
         return None
     cls = registry.get(kernel)
     shared: dict[str, Any] = {
-        name: workload.options.get(name) for name in ("dtype", "alpha") if name in cls.option_types()
+        name: workload.options.get(name) for name in ("dtype", "alpha", "layout") if name in cls.option_types()
     }
     mine = {name: value for name, value in shared.items() if value is not None}
     try:

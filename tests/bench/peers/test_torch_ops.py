@@ -231,7 +231,17 @@ def test_a_product_is_known_by_its_gemm_method(dtype, columns):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"alpha": 0.5}, {"beta": 2.0}, {"epilogue": "bias_gelu", "beta": 0.5}], ids=str
+    "options",
+    [
+        {},
+        {"alpha": 0.5},
+        {"beta": 2.0},
+        {"epilogue": "bias_gelu", "beta": 0.5},
+        {"layout": "nn"},
+        {"layout": "nt", "dtype": "f16"},
+        {"layout": "tt", "epilogue": "bias_gelu"},
+    ],
+    ids=str,
 )
 def test_epilogues_of_products(options):
     torch = pytest.importorskip("torch")
