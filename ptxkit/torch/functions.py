@@ -245,8 +245,8 @@ def quantize_int8(x: Tensor, scale: float = 1.0, zero_point: float = 0.0) -> Ten
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """The product a b of a tensor and a matrix, with sums in float32.
 
-    On tensor cores for bfloat16 and float16, where b is copied to be contiguous along k, unless it is the transpose of such a
-    matrix; on the CUDA cores for float32.
+    On tensor cores for bfloat16 and float16, where b is read as it lies in memory if it or its transpose is contiguous, and the
+    device has a kernel for its layout; otherwise it is copied. On the CUDA cores for float32.
 
     Args:
         a: (..., m, k) or (k,). b: (k, n).

@@ -311,8 +311,8 @@ class Operation:
         device = tensors[0].device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                f"{self.name}: the first call with these shapes and types compiles and loads a kernel, which a CUDA graph "
-                "cannot capture; call it once before the capture"
+                f"{self.name}: the first call with these shapes, types and layouts compiles and loads a kernel, which a CUDA "
+                "graph cannot capture; call it once before the capture"
             )
         # ptxkit makes the context of its GPU current, so that torch's current device is restored
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()

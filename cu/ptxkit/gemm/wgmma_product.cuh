@@ -34,12 +34,12 @@ struct Operands {
     static constexpr int A_MAJOR = A_MAJOR_, B_MAJOR = B_MAJOR_;
 };
 
-template <class Of, int N>
+template <class Of = Operands<>, int N>
 __device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate,
                                       bf16) {
     wgmma_bf16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
 }
-template <class Of, int N>
+template <class Of = Operands<>, int N>
 __device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate, f16) {
     wgmma_f16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
 }

@@ -47,11 +47,10 @@ class Matmul(HasLayout, Workload):
     tolerance: ClassVar[Tolerance | None] = Tolerance(relative=2**-8, absolute=5e-3)
 
     def constraints(self) -> Iterable[str]:
-        # sizes that are the length of rows in memory, and the type of their elements
-        rows = {"n": self.output_kind}
-        rows |= {"m" if self.a_layout == "column" else "k": self.kind}
-        rows |= {"k": self.kind} if self.b_layout == "column" else {}
-        for name, kind in rows.items():
+        # the sizes that are lengths of rows in memory, and the types of the elements
+        lengths = {"n": self.output_kind, "m" if self.a_layout == "column" else "k": self.kind}
+        lengths |= {"k": self.kind} if self.b_layout == "column" else {}
+        for name, kind in lengths.items():
             elements = 16 // dtype_of(kind).itemsize
             if getattr(self, name) % elements:
                 yield f"{name} must be a multiple of {elements}, so that rows are multiples of 16 bytes"
