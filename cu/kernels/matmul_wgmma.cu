@@ -1,6 +1,6 @@
 // bf16 or f16 matrix product on Hopper's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is
-// n x k and c is m x n, all with rows of a multiple of 16 bytes. c is row-major; a and b are row-major, which BLAS calls
-// TN, or one of them or both are column-major (Operands in wgmma_product.cuh). Sums are f32.
+// n x k and c is m x n, all with rows of a multiple of 16 bytes. c is row-major. a and b are row-major, which BLAS
+// calls TN, or one of them or both are column-major (Operands in wgmma_product.cuh). Sums are f32.
 //
 // Each of the eight steps adds one idea to the step before; docs/gemm.md has the measurements.
 //

@@ -188,8 +188,8 @@ struct NoHooks {
     __device__ __forceinline__ void complete(unsigned char*, float (&)[ROWS][COLS], unsigned, unsigned) {}
 };
 
-// Loads ROWS rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if SHARING CTAs need
-// them. A box has all of them in a K-major operand, and 64 in an MN-major one.
+// Loads ROWS rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if SHARING, their
+// number, is not 1. A box has all rows of a K-major operand, and 64 of an MN-major one.
 template <int MAJOR, int ROWS, int SHARING>
 __device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int k, int row, unsigned barrier,
                                           unsigned short mask = 0) {

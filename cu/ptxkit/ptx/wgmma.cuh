@@ -72,11 +72,11 @@ __device__ __forceinline__ unsigned long long matrix_descriptor_64B(unsigned add
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
 }
 
-// The matrix descriptor of an MN-major tile in shared memory with the 128-byte swizzle: rows along K of 64 elements of
-// 16 bits (128 bytes) along M or N, in blocks of 64 elements along M or N that are `block_bytes` apart. `address` is the
-// shared address of the first row, a multiple of 1024, plus 2048 for each 16 elements along K. PTX ISA, "Matrix
-// Descriptor Format", "Strides": bits 16-29, leading dimension byte offset / 16, from one block to the next; bits 32-45,
-// stride dimension byte offset / 16, the 1024 bytes from 8 rows to the next 8.
+// The matrix descriptor of an MN-major tile in shared memory with the 128-byte swizzle: for each element along K a row
+// of 64 elements of 16 bits (128 bytes) along M or N, in blocks of 64 elements along M or N that are `block_bytes`
+// apart. `address` is the shared address of the first row, a multiple of 1024, plus 2048 for each 16 elements along K.
+// PTX ISA, "Matrix Descriptor Format", "Strides": bits 16-29, leading dimension byte offset / 16, from one block to the
+// next; bits 32-45, stride dimension byte offset / 16, the 1024 bytes from 8 rows to the next 8.
 __device__ __forceinline__ unsigned long long transposed_descriptor_128B(unsigned address, unsigned block_bytes) {
     return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(block_bytes >> 4) << 16 | (1024ull >> 4) << 32 |
            1ull << 62;
@@ -88,8 +88,7 @@ enum Major { K_MAJOR = 0, MN_MAJOR = 1 };
 
 // wgmma.mma_async: d = a * b^T, or d += a * b^T with `accumulate`, where a is 64 x 16, b is N x 16 and d is 64 x N. a
 // and b are the descriptors of tiles in shared memory: matrix_descriptor_128B for K-major tiles, and
-// transposed_descriptor_128B for MN-major ones. From N = 64 on, A_MAJOR and B_MAJOR say which; otherwise both are
-// K-major.
+// transposed_descriptor_128B for MN-major ones, as A_MAJOR and B_MAJOR say.
 
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
@@ -195,73 +194,79 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n8k16_f32_bf16_bf16(
     float (&d)[4], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0;}"
+                 "{%0, %1, %2, %3}, %4, %5, p, 1, 1, %7, %8;}"
                  : PTXKIT_D4(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n16k16_f32_bf16_bf16(
     float (&d)[8], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0;}"
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, %11, %12;}"
                  : PTXKIT_D8(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n32k16_f32_bf16_bf16(
     float (&d)[16], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0;}"
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, %19, %20;}"
                  : PTXKIT_D8(0), PTXKIT_D8(8)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n8k16_f32_f16_f16(
     float (&d)[4], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0;}"
+                 "{%0, %1, %2, %3}, %4, %5, p, 1, 1, %7, %8;}"
                  : PTXKIT_D4(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n16k16_f32_f16_f16(
     float (&d)[8], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0;}"
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, %11, %12;}"
                  : PTXKIT_D8(0)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n32k16_f32_f16_f16(
     float (&d)[16], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0;}"
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, %19, %20;}"
                  : PTXKIT_D8(0), PTXKIT_D8(8)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
@@ -269,17 +274,20 @@ __device__ __forceinline__ void wgmma_mma_async_m64n32k16_f32_f16_f16(
 
 // The wgmma with bf16 or f16 operands whose N follows from the number of accumulators of a thread, N / 2.
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[4], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n8k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n8k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[8], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n16k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n16k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[16], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
-    wgmma_mma_async_m64n32k16_f32_bf16_bf16(d, a, b, accumulate);
+    wgmma_mma_async_m64n32k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b,
@@ -302,17 +310,20 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a
     wgmma_mma_async_m64n256k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[4], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n8k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n8k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[8], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n16k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n16k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[16], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
-    wgmma_mma_async_m64n32k16_f32_f16_f16(d, a, b, accumulate);
+    wgmma_mma_async_m64n32k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], unsigned long long a, unsigned long long b,
