@@ -80,11 +80,15 @@ class DescribedOperation(Operation):
         return found
 
     def check_inputs(self, workload: Workload, inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        """Compare shapes of inputs that have dimensions which are no sizes."""
-        if not self.derived:
+        """Compare shapes of inputs that have dimensions which are no sizes, and of all inputs where an option in words, such as
+        ``layout``, is not the default: patterns are those of the defaults."""
+        defaults = {option.name: option.default for option in self.options if isinstance(option.default, str)}
+        changed = any(workload.options.get(n, default) != default for n, default in defaults.items() if n != "dtype")
+        compared = frozenset(inputs) if changed else self.derived
+        if not compared:
             return
         expected = workload.inputs(np.random.default_rng(0))
-        for name in sorted(self.derived):
+        for name in sorted(compared & expected.keys()):
             if inputs[name][0] != expected[name].shape:
                 raise UsageError(
                     f"{self.name}: {name} has the shape {shown(inputs[name][0])}, but must be "

@@ -219,3 +219,14 @@ def test_inputs_without_arrays(write):
     )
     with pytest.raises(DescriptionError, match="returns no arrays"):
         pt.operation(write(text.replace("np.float64(np.float64)", "np.ones(1)")))
+
+
+def test_an_option_that_changes_the_shapes_of_inputs_never_mixes_up_sizes():
+    """Sizes follow from the shapes with default options: (k, m) of the layout nt would be taken for (m, k)."""
+    function = pt.operation("matmul_wgmma", variant="step8_tma_store")
+    a, b = (torch.randn(16, 24, dtype=torch.bfloat16) for _ in range(2))
+    with pytest.raises(UsageError, match=r"a has the shape \(16, 24\), but must be \(24, 16\)"):
+        function(a, b, layout="nt")
+    square = [torch.randn(16, 16, dtype=torch.bfloat16) for _ in range(2)]
+    expected = square[0].double().t() @ square[1].double()
+    assert (function(*square, layout="nt").double() - expected).abs().max() <= 0.02 * expected.abs().max()
