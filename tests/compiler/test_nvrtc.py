@@ -193,7 +193,7 @@ def ptx_of_sensitive():
     return re.sub(r"_ZN\d+_INTERNAL_\w+", "internal", image.ptx)
 
 
-INSTANCE = "matmul_specialized<WgmmaTile<128, 256, 2, 4, 1, 1, 1, 0, 0, 1>, 0>"
+INSTANCE = "matmul_specialized<WgmmaTile<128, 256, 2, 4, 1, 1, 1, 0, 0, 1>, ptxkit::bf16, Operands<0, 0>, 0>"
 HERE = str(Path(__file__).parent)
 IN_A_NEW_PROCESS = f"import sys; sys.path.insert(0, {HERE!r}); import test_nvrtc; print(test_nvrtc.ptx_of_sensitive())"
 
