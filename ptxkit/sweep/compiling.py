@@ -26,6 +26,7 @@ class Compiled:
         registers, spill_bytes, shared_bytes: the maximum over its kernels.
         occupancy: the minimum over its kernels, 0 to 1. limiter: what limits the occupancy of that kernel.
         threads: of the largest CTA. ctas: of the largest grid.
+        images: the keys of its images in the compile cache.
     """
 
     error: str = ""
@@ -39,6 +40,7 @@ class Compiled:
     limiter: str = ""
     threads: int = 0
     ctas: int = 0
+    images: tuple[str, ...] = ()
 
 
 def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
@@ -86,7 +88,8 @@ def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
             least, limiter = found.fraction, " and ".join(found.limiters)
     cached = all(image.from_cache for image in built.images)
     fingerprint = digest.hexdigest()[:16]
-    return Compiled("", seconds, cached, fingerprint, registers, spills, shared, least, limiter, threads, ctas)
+    keys = tuple(dict.fromkeys(image.key for image in built.images))
+    return Compiled("", seconds, cached, fingerprint, registers, spills, shared, least, limiter, threads, ctas, keys)
 
 
 def _product(dims: Any) -> int:

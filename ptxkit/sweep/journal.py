@@ -44,6 +44,8 @@ class Entry:
         prepare_s: loading and binding, verify_s: the first launch and its check, time_s: the samples.
         fingerprint, registers, spill_bytes, shared_bytes, occupancy, limiter, threads, ctas: see
             :class:`ptxkit.sweep.compiling.Compiled`.
+        measured_on: the GPU that measured it: ``uuid``, ``driver``, and after the last sample ``sm_clock_mhz``,
+            ``temperature_c`` and ``throttled``; on a cluster also the ``worker`` and its ``host``. None if nothing is known.
         at: time of the entry, UTC.
     """
 
@@ -67,6 +69,7 @@ class Entry:
     limiter: str = ""
     threads: int = 0
     ctas: int = 0
+    measured_on: Mapping[str, Any] | None = None
     at: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
 
     def __post_init__(self) -> None:

@@ -62,6 +62,7 @@ class Measured:
     prepare_s: float = 0.0
     verify_s: float = 0.0
     time_s: float = 0.0
+    measured_on: Mapping[str, Any] | None = None
 
 
 class MeasuringProcess:
@@ -195,6 +196,7 @@ class Bench:
         self.problem = problem
         gpu: Any = timed_device()
         self.device = gpu
+        self.facts = gpu.facts()
         workload = problem.workload
         count = SCREENING.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
@@ -226,7 +228,14 @@ class Bench:
             self.device.unload(image)
         marks.append(time.perf_counter())
         prepare_s, verify_s, time_s = (*(b - a for a, b in pairwise(marks)), 0.0, 0.0)[:3]
-        return replace(found, prepare_s=prepare_s, verify_s=verify_s, time_s=time_s)
+        return replace(found, prepare_s=prepare_s, verify_s=verify_s, time_s=time_s, measured_on=self._state())
+
+    def _state(self) -> dict[str, Any]:
+        """The GPU and what its sensors read now; see :class:`ptxkit.sweep.journal.Entry`."""
+        now = self.device.sensors()
+        read = {"sm_clock_mhz": now.sm_clock_mhz, "temperature_c": now.temperature_c, "throttled": list(now.throttled)}
+        known = {"uuid": self.facts.uuid, "driver": self.facts.kernel_driver, **read}
+        return {name: value for name, value in known.items() if value}
 
     def _verified(self, prepared: execute.Prepared) -> tuple[float, str]:
         """Microseconds of the first launch, on poisoned outputs, and what is wrong with them, or ""."""

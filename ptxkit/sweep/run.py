@@ -1,35 +1,28 @@
-"""A sweep: a pool of processes compiles configurations, one process measures them, and a journal records each result."""
+"""A sweep: an executor compiles and measures the configurations that a search chooses, and a journal records each result."""
 
 from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, get_context
 from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
-from ptxkit.sweep.compiling import Compiled, compile_tile
-from ptxkit.sweep.disassembled import sass_mix
-from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.sweep.compiling import Compiled
+from ptxkit.sweep.executor import Executor
 from ptxkit.sweep.journal import Entry, Journal
-from ptxkit.sweep.measuring import MeasuringProcess
-from ptxkit.sweep.modelled import model_tile
+from ptxkit.sweep.local import LocalExecutor
 from ptxkit.sweep.problem import Problem
 from ptxkit.sweep.search import Search
-from ptxkit.workload.ahead import is_slow, processes
 from ptxkit.workload.launch import Tile
 
 LEADERS = 6  # number of configurations that are measured again with interleaved samples
 NEAR = 1.05  # only configurations within this factor of the best time can be leaders
-ORPHAN_CHECK_S = 0.25
 PARTS = ("search", "compile", "prepare", "verify", "time")
 AHEAD = 3  # tiles in flight for each worker, so that neither the compiling processes nor the GPU are idle
 
@@ -50,7 +43,7 @@ class Sweep:
         problem: the subject of the sweep. search: selects the configurations. journal: where results are recorded.
         evaluations: maximum number of configurations, including those of an earlier run.
         timed: on a GPU; else modelled in the emulator.
-        workers: compiling processes. timeout_s: for measuring or emulating one configuration. seed: of the inputs.
+        workers: compiling processes of this machine. executor: what compiles and measures; None for this machine. timeout_s: for measuring or emulating one configuration. seed: of the inputs.
         leader_budget_s: for the repeated measurement of the best.
         shown: how many of the best configurations will be shown; their machine code is disassembled; 0 for none.
 
@@ -69,6 +62,7 @@ class Sweep:
     evaluations: int
     timed: bool
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    executor: Executor | None = None
     timeout_s: float = 30.0
     seed: int = 0
     leader_budget_s: float = 1.0
@@ -99,45 +93,34 @@ class Sweep:
         begin = time.perf_counter()
         self.done, self._repeated = {}, set()
         self._before = self.search.reserve(entry.key for entry in self.journal.entries)[: self.evaluations]
-        others = set(active_children())
-        self._process = MeasuringProcess(self.problem, self.seed, self.timeout_s)
-        slow = is_slow(self.problem.workload, self.problem.chosen)
-        if slow:
-            self.workers = processes(self.workers)
-        self._pool = ProcessPoolExecutor(
-            self.workers,
-            mp_context=get_context("spawn"),
-            initializer=_without_gpu,
-            initargs=(os.getpid(),),
-            max_tasks_per_child=1 if slow else None,  # a process does not return the gigabytes of a large compilation
+        self._executor = self.executor or LocalExecutor(
+            self.problem, self.seed, self.timeout_s, timed=self.timed, workers=self.workers
         )
-        self._measurer = ThreadPoolExecutor(1)  # a thread that waits for the measuring process
-        starting = self._measurer.submit(self._start) if self.timed else None
+        starting = self._executor.start()
         pending: dict[Future[Any], _Step] = {}
         try:
             while self._ask(pending) or pending:
                 rate = len(self.done) / max(1e-9, time.perf_counter() - begin)
-                say(f"{len(self.done)} of {self.evaluations}, {rate:.1f} a second, best {self._shown(self._best)}")
+                known = f"{len(self.done)} of {self.evaluations}, {rate:.1f} a second, best {self._shown(self._best)}"
+                say(", ".join(filter(None, (known, self._executor.report()))))
                 ready, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in ready:
-                    self._advance(pending.pop(future), future.result(), pending)
+                    self._advance(pending.pop(future), future, pending)
             self.spent["explored"] = time.perf_counter() - begin
             mixing = self._disassemble()  # in the compiling processes, which are idle during the repeated measurement
-            if starting is not None:
-                self.spent["start"] = starting.result() - begin
+            if self.timed:
+                if starting is not None:
+                    self.spent["start"] = starting.result() - begin
                 self._leaders(say)
                 self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
             self._gather(mixing, say)
         except BrokenProcessPool:
             raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
         except BaseException:
-            for child in set(active_children()) - others:  # their results are not needed any more
-                child.kill()
+            self._executor.abort()
             raise
         finally:
-            self._measurer.shutdown(wait=False, cancel_futures=True)
-            self._process.end()
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._executor.end()
         return self.entries()
 
     def entries(self) -> list[Entry]:
@@ -147,7 +130,7 @@ class Sweep:
     def _gather(self, mixing: dict[Future[str], str], say: Callable[[str], None]) -> None:
         """Wait for all disassemblies, after starting those of tiles that moved into the shown rows because a leader
         failed."""
-        with suppress(BrokenProcessPool):  # the times are known even without disassemblies
+        with suppress(BrokenProcessPool, FaultError):  # the times are known even without disassemblies
             mixing |= self._disassemble(mixing.values())
             for number, future in enumerate(as_completed(mixing), 1):
                 say(f"disassembled {number} of {len(mixing)}")
@@ -166,15 +149,16 @@ class Sweep:
             return {}
         good = [e for e in self.entries() if math.isfinite(e.value)]
         wanted = {e.fingerprint: e for e in (*leaders(good), *good[: self.shown]) if e.fingerprint not in begun}
-        with interrupts_blocked():
-            return {self._pool.submit(sass_mix, self.problem, dict(e.tile)): f for f, e in wanted.items()}
+        return {self._executor.mix(e.key): f for f, e in wanted.items()}
 
     def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
         """Start as many tiles as the search and the processes can have in flight; returns whether there were any."""
-        room = min(self.search.ahead, AHEAD * self.workers) - len(pending)
+        slots = self._executor.slots
+        ahead = max(self.search.ahead, AHEAD * self._executor.measurers)  # many GPUs are not left idle by a search
+        room = min(ahead, AHEAD * slots) - len(pending)
         left = self.evaluations - len(self.done) - len(pending) - sum(map(len, self._alike.values()))
         if self._before:  # a resumed sweep begins with the tiles of its journal
-            tiles = self._before[: min(left, AHEAD * self.workers - len(pending))]
+            tiles = self._before[: min(left, AHEAD * slots - len(pending))]
             del self._before[: len(tiles)]
             self._start_on(tiles, pending)
             return bool(tiles)
@@ -187,15 +171,25 @@ class Sweep:
         return bool(tiles)
 
     def _start_on(self, tiles: Sequence[Tile], pending: dict[Future[Any], _Step]) -> None:
-        with interrupts_blocked():  # a submission may start a worker
-            pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
+        pending.update({self._executor.compile(t): _Step(t) for t in tiles})
 
-    def _advance(self, step: _Step, result: Any, pending: dict[Future[Any], _Step]) -> None:
+    def _advance(self, step: _Step, future: Future[Any], pending: dict[Future[Any], _Step]) -> None:
         """Called when a step of a tile is done: starts its next step or records its entry."""
+        try:
+            result = future.result()
+        except FaultError as error:  # of a tile that ends the processes that execute it
+            result = Entry(step.tile, "fault", str(error))
         if step.compiled is None:
+            if isinstance(result, Entry):
+                self._record(step.tile, result)
+                return
             self.spent["compile"] += result.seconds
             self._place(step.tile, result, pending)
             return
+        if self.timed:
+            self.measured += 1
+            for part in ("prepare", "verify", "time"):
+                self.spent[part] += getattr(result, f"{part}_s")
         self._record(step.tile, _with(result, step.compiled))
         for tile, compiled in self._alike.pop(step.compiled.fingerprint):
             self._place(tile, compiled, pending)
@@ -214,38 +208,8 @@ class Sweep:
             self._alike[compiled.fingerprint].append((tile, compiled))
         else:
             self._alike[compiled.fingerprint] = []
-            if self.timed:
-                future = self._measurer.submit(self._measure, tile)
-            else:
-                arguments = (self.problem, dict(tile), compiled, self.seed, self.timeout_s)
-                with interrupts_blocked():
-                    future = self._pool.submit(model_tile, *arguments)
+            future = self._executor.measure(tile, compiled, lambda: self._best)
             pending[future] = _Step(tile, compiled)
-
-    def _start(self) -> float:
-        self._process.start()
-        return time.perf_counter()
-
-    def _measure(self, tile: Tile) -> Entry:
-        found = self._process.measure(tile, self._best)
-        self.measured += 1
-        for part, seconds in (("prepare", found.prepare_s), ("verify", found.verify_s), ("time", found.time_s)):
-            self.spent[part] += seconds
-        if found.status == "ok" and found.time_us is not None:
-            self._best = min(self._best, found.time_us)
-        status: Any = found.status
-        return Entry(
-            tile,
-            status,
-            found.error,
-            found.time_us,
-            found.spread_us,
-            found.samples,
-            measured_s=found.seconds,
-            prepare_s=found.prepare_s,
-            verify_s=found.verify_s,
-            time_s=found.time_s,
-        )
 
     def _record(self, tile: Tile, entry: Entry, write: bool = True) -> None:
         self.done[tile] = entry
@@ -263,7 +227,7 @@ class Sweep:
             return list(chosen)
         say(f"measuring the best {len(chosen)} against each other")
         try:
-            rows = self._process.leaders([e.tile for e in chosen], self.leader_budget_s)
+            rows = self._executor.leaders([e.tile for e in chosen], self.leader_budget_s)
         except FaultError as error:  # the first measurements remain valid
             self.trouble = str(error)
             return list(chosen)
@@ -308,17 +272,3 @@ def _with(entry: Entry, compiled: Compiled) -> Entry:
         threads=compiled.threads,
         ctas=compiled.ctas,
     )
-
-
-def _without_gpu(parent: int) -> None:
-    """Initialise a worker process: it sees no GPU, leaves Ctrl-C to the parent process, and ends with it."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-
-
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_CHECK_S)
-    os._exit(1)

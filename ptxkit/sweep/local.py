@@ -1,0 +1,157 @@
+"""The processes of a sweep on this machine: a pool that compiles, and one process that measures."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context
+from typing import Any
+
+from ptxkit.sweep.compiling import Compiled, compile_tile
+from ptxkit.sweep.disassembled import sass_mix
+from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.sweep.journal import Entry
+from ptxkit.sweep.measuring import MeasuringProcess
+from ptxkit.sweep.modelled import model_tile
+from ptxkit.sweep.problem import Problem
+from ptxkit.workload.ahead import is_slow, processes
+from ptxkit.workload.launch import Tile
+
+ORPHAN_CHECK_S = 0.25
+
+
+class LocalExecutor:
+    """An :class:`~ptxkit.sweep.executor.Executor` on this machine.
+
+    Args:
+        problem: what is swept.
+        seed: of the inputs. timeout_s: for measuring or emulating one configuration.
+        timed: on a GPU; else modelled in the emulator.
+        workers: compiling processes; fewer are started for programs that need gigabytes to compile.
+    """
+
+    def __init__(self, problem: Problem, seed: int, timeout_s: float, *, timed: bool, workers: int) -> None:
+        self.problem, self.seed, self.timeout_s, self.timed = problem, seed, timeout_s, timed
+        self._others = set(active_children())
+        self._best = math.inf
+        self.process = MeasuringProcess(problem, seed, timeout_s)
+        slow = is_slow(problem.workload, problem.chosen)
+        self._slots = processes(workers) if slow else workers
+        self._pool = ProcessPoolExecutor(
+            self._slots,
+            mp_context=get_context("spawn"),
+            initializer=_without_gpu,
+            initargs=(os.getpid(),),
+            max_tasks_per_child=1 if slow else None,  # a process does not return the gigabytes of a large compilation
+        )
+        self._measurer = ThreadPoolExecutor(1)  # a thread that waits for the measuring process
+
+    @property
+    def slots(self) -> int:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        return self._slots
+
+    @property
+    def measurers(self) -> int:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        return 1
+
+    def start(self) -> Future[float] | None:
+        """See :class:`~ptxkit.sweep.executor.Executor`.
+
+        Raises:
+            UnavailableError: from the future; measuring cannot start.
+        """
+        return self._measurer.submit(self._started) if self.timed else None
+
+    def compile(self, tile: Mapping[str, Any]) -> Future[Compiled]:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        return self._submit(compile_tile, self.problem, dict(tile))
+
+    def measure(self, tile: Tile, compiled: Compiled, best: Callable[[], float]) -> Future[Entry]:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        if self.timed:
+            return self._measurer.submit(self._measured, tile, best)
+        return self._submit(model_tile, self.problem, dict(tile), compiled, self.seed, self.timeout_s)
+
+    def mix(self, tile: Mapping[str, Any]) -> Future[str]:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        return self._submit(sass_mix, self.problem, dict(tile))
+
+    def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]]:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        return self.process.leaders(tiles, budget_s)
+
+    def report(self) -> str:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        return ""
+
+    def abort(self) -> None:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        for child in set(active_children()) - self._others:
+            child.kill()
+
+    def end(self) -> None:
+        """See :class:`~ptxkit.sweep.executor.Executor`."""
+        self._measurer.shutdown(wait=False, cancel_futures=True)
+        self.process.end()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        with interrupts_blocked():  # a submission may start a process
+            try:
+                return self._pool.submit(function, *arguments)
+            except BrokenProcessPool as error:  # one died while none of its futures was waited for
+                broken: Future[Any] = Future()
+                broken.set_exception(error)
+                return broken
+
+    def _started(self) -> float:
+        self.process.start()
+        return time.perf_counter()
+
+    def _measured(self, tile: Tile, best: Callable[[], float]) -> Entry:
+        """In the measurer's thread: it may take the next tile before the sweep has read the result of this one."""
+        self._best = min(self._best, best())
+        found = self.process.measure(tile, self._best)
+        if found.status == "ok" and found.time_us is not None:
+            self._best = min(self._best, found.time_us)
+        status: Any = found.status
+        return Entry(
+            tile,
+            status,
+            found.error,
+            found.time_us,
+            found.spread_us,
+            found.samples,
+            measured_s=found.seconds,
+            prepare_s=found.prepare_s,
+            verify_s=found.verify_s,
+            time_s=found.time_s,
+            measured_on=found.measured_on,
+        )
+
+
+def _without_gpu(parent: int) -> None:
+    """Initialise a worker process: it sees no GPU, leaves Ctrl-C to the parent process, and ends with it."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent)
+
+
+def end_with(parent: int) -> None:
+    """Start a thread that ends this process when its parent process, of this id, has ended."""
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_CHECK_S)
+    os._exit(1)
