@@ -1,0 +1,121 @@
+"""A connection with a cluster, or with one that is started on this machine for as long as the connection lasts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ptxkit.cluster.gpus import ClusterGpu, from_values
+from ptxkit.cluster.security import Endpoint, check_installed, endpoint
+from ptxkit.cluster.start import local_cluster, quiet
+from ptxkit.cluster.tasks import describe
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.sweep.interrupts import interrupts_blocked
+
+LOCAL, LOCAL_GPUS = "local", "local-gpus"
+CONNECT_S = 15.0
+ANSWER_S = 30.0  # for all workers to describe themselves
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A connection.
+
+    Attributes:
+        client: of Dask. address: of the scheduler.
+        dashboard: address of Dask's pages about the cluster, or "" where bokeh is not installed or they cannot be reached.
+    """
+
+    client: Any
+    address: str
+    dashboard: str = ""
+
+    def workers(self) -> dict[str, Mapping[str, Any]]:
+        """Address -> what :func:`ptxkit.cluster.tasks.describe` returned there, or an exception.
+
+        Raises:
+            UnavailableError: the scheduler does not answer.
+        """
+        with _answering(self.address):
+            known = self.client.scheduler_info(n_workers=-1)["workers"]
+            if not known:
+                return {}
+            found: dict[str, Mapping[str, Any]] = self.client.run(describe, on_error="return")
+            return found
+
+    def gpu(self) -> ClusterGpu | None:
+        """A GPU of the model that most workers have; None if no worker has a GPU.
+
+        Raises:
+            UnavailableError: there is no worker.
+        """
+        found = self.workers()
+        started = [w["started"] for w in found.values() if isinstance(w, dict) and w["started"] is not None]
+        gpus = [from_values(one["gpu"]) for one in started if one["gpu"] is not None]
+        if not gpus:
+            return None
+        ((model, _),) = Counter(gpu.name for gpu in gpus).most_common(1)
+        return next(gpu for gpu in gpus if gpu.name == model)
+
+
+@contextmanager
+def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None = None) -> Iterator[Connection]:
+    """A connection inside a ``with`` block.
+
+    Args:
+        cluster: an address, :data:`LOCAL` or :data:`LOCAL_GPUS`.
+        tls, insecure: see :func:`ptxkit.cluster.security.endpoint`.
+        slots: number of compiling processes of a cluster on this machine.
+
+    Raises:
+        UsageError: an address that cannot be used. UnavailableError: the scheduler does not answer, or a package is missing.
+    """
+    local = cluster in (LOCAL, LOCAL_GPUS)
+    if local and (tls is not None or insecure):
+        raise UsageError(f"--tls and --insecure are for the address of a scheduler, not for --cluster {cluster}")
+    if not local and slots is not None:
+        raise UsageError("--workers is for this machine; each `ptxkit cluster worker` has a --workers of its own")
+    at = None if local else endpoint(cluster, tls, insecure)
+    check_installed()
+    if at is not None:
+        with _client(at) as client:
+            yield Connection(client, at.address)
+        return
+    made = local_cluster(cluster == LOCAL_GPUS, slots)
+    try:
+        with _client(Endpoint(made.scheduler_address, "127.0.0.1"), made.security) as client:
+            link = made.dashboard_link if made.scheduler_info["services"].get("dashboard") else ""
+            yield Connection(client, made.scheduler_address, link)
+    finally:
+        with suppress(TimeoutError):
+            made.close(timeout=10)
+        made.ptxkit_locks.close()
+
+
+@contextmanager
+def _client(at: Endpoint, security: Any = None) -> Iterator[Any]:
+    from distributed import Client
+
+    quiet()
+    with interrupts_blocked(), _answering(at.address):  # its threads leave Ctrl-C to this thread
+        client = Client(
+            at.address, security=security or at.security, timeout=CONNECT_S, set_as_default=False, name="ptxkit"
+        )
+    try:
+        yield client
+    finally:
+        with suppress(TimeoutError):
+            client.close(timeout=5)
+
+
+@contextmanager
+def _answering(address: str) -> Iterator[None]:
+    """Turn what Dask raises for a scheduler that does not answer into UnavailableError."""
+    try:
+        yield
+    except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0] if str(error.__cause__ or error) else type(error).__name__
+        raise UnavailableError(f"the scheduler {address} does not answer: {reason}") from None

@@ -1,0 +1,372 @@
+"""Places jobs on the workers of a Dask cluster, and places them again when a worker ends or hangs.
+
+Dask would place tasks by itself. It is told here which worker executes which task, because a sweep must know which
+configuration a worker was executing when it ended: a configuration that ends two workers is not tried on a third one. A job
+that was on a worker that ended is executed alone on the next one, so that no other is suspected with it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ptxkit.cluster.identity import difference, identity
+from ptxkit.cluster.tasks import WorkerFailed, WorkerUnfit, describe
+from ptxkit.errors import FaultError, UnavailableError
+
+CPU, GPU = "CPU", "GPU"  # resources of workers
+DEATHS = 2  # workers that may end while they execute a job, before the job is given up
+LOOK_S = 0.5  # interval at which the list of workers is read
+HUNG_S = 30.0  # without a sign of life after which a worker counts as hung
+LOST_S = 10.0  # without a scheduler after which a sweep stops
+NOBODY_S = 60.0  # without a worker after which a sweep stops; a worker that is started again needs a few seconds
+RESULT_S = 20.0  # to get a result from a worker
+
+
+@dataclass(eq=False)
+class Job:
+    """One task, which may be placed several times.
+
+    Attributes:
+        what: names it in messages.
+        resource: :data:`CPU` or :data:`GPU`. function, arguments: what is executed; ``arguments`` is called when it is placed.
+        prefers: address of the worker that should execute it, or "".
+        future: of its result. where: address of the worker that executed it.
+        ended: the workers that ended while they executed it.
+    """
+
+    what: str
+    resource: str
+    function: Callable[..., Any]
+    arguments: Callable[[], tuple[Any, ...]]
+    prefers: str = ""
+    future: Future[Any] = field(default_factory=Future)
+    where: str = ""
+    ended: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Seat:
+    """A worker.
+
+    Attributes:
+        address, name, host: of the worker. slots: resource -> how many jobs it executes at a time.
+        running: its jobs, with their tasks in Dask. done: number of jobs that it has executed.
+        last_seen: the scheduler's time of its last sign of life, and seen_at: our clock when that changed.
+    """
+
+    address: str
+    name: str
+    host: str
+    slots: Mapping[str, int]
+    described: Mapping[str, Any]
+    running: dict[Job, Any] = field(default_factory=dict)
+    done: int = 0
+
+    def free(self, resource: str) -> int:
+        """How many more jobs it can execute."""
+        return self.slots.get(resource, 0) - sum(job.resource == resource for job in self.running)
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.host}"
+
+
+@dataclass
+class _Life:
+    """Signs of life of a worker: the scheduler's time of the last one, and our clock when it was reported first."""
+
+    last_seen: float
+    at: float
+
+    @property
+    def hung(self) -> bool:
+        return time.monotonic() - self.at > HUNG_S
+
+
+class Dispatcher:
+    """Executes jobs on the workers of a cluster.
+
+    Args:
+        client: of Dask. address: of the scheduler, for messages.
+        kernel: whose description must be equal on every worker, see :func:`ptxkit.cluster.identity.identity`.
+        accepts: whether a worker, by its description, can be used at all; returns why it cannot, or "".
+        say: called with a line about a worker that is refused or lost; from a thread.
+        gpu_model: only workers with this GPU get jobs for :data:`GPU`.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        address: str,
+        kernel: str | None,
+        say: Callable[[str], None],
+        gpu_model: str | None = None,
+    ) -> None:
+        self.client, self.address, self.kernel, self.say, self.gpu_model = client, address, kernel, say, gpu_model
+        self.mine = identity(kernel)
+        self.seats: dict[str, Seat] = {}
+        self.refused: dict[str, str] = {}  # address -> why a worker is not used
+        self._lives: dict[str, _Life] = {}
+        self._asked: set[str] = set()  # addresses of workers that are being described
+        self._waiting: dict[str, deque[Job]] = {CPU: deque(), GPU: deque()}
+        self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._over = False
+        self._failed: UnavailableError | None = None
+        self._alone_since = self._connected_at = time.monotonic()
+        self._describers = ThreadPoolExecutor(8)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="ptxkit-dispatcher", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> Job:
+        """Execute a job when a worker is free."""
+        self._events.put((self._accept, (job,)))
+        return job
+
+    def wait_for_workers(self, seconds: float) -> None:
+        """Wait until there is a worker.
+
+        Raises:
+            UnavailableError: there is none; the message has the reasons.
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._ready.wait(LOOK_S):
+            if self.refused and not self._asked and not self.seats:
+                break
+        if self._failed is not None:
+            raise self._failed
+        if not self.seats:
+            raise self._nobody()
+
+    def slots(self, resource: str) -> int:
+        """How many jobs all workers execute at a time."""
+        return sum(seat.slots.get(resource, 0) for seat in list(self.seats.values()))
+
+    def close(self) -> None:
+        """Cancel everything and stop; futures of jobs are cancelled."""
+        self._over = True
+        self._events.put((lambda: None, ()))
+        self._thread.join(RESULT_S)
+        self._describers.shutdown(wait=False, cancel_futures=True)
+
+    # -- the dispatcher's thread -------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        looked = -LOOK_S
+        try:
+            while not self._over and self._failed is None:
+                with suppress(queue.Empty):
+                    event, arguments = self._events.get(timeout=LOOK_S)
+                    event(*arguments)
+                    while True:
+                        event, arguments = self._events.get_nowait()
+                        event(*arguments)
+                if self._over:
+                    break
+                if time.monotonic() - looked >= LOOK_S:
+                    self._look()
+                    looked = time.monotonic()
+                self._place()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, nobody else would tell those who wait for jobs
+            self._failed = UnavailableError(f"the cluster {self.address} cannot be used any more: {error}")
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Give every job an end."""
+        tasks = [task for seat in self.seats.values() for task in seat.running.values()]
+        if tasks and self.client.status == "running":
+            with suppress(Exception):
+                self.client.cancel(tasks, force=True)
+        jobs = [job for seat in self.seats.values() for job in seat.running]
+        jobs += [job for waiting in self._waiting.values() for job in waiting]
+        while not self._events.empty():  # jobs that have come in the meantime
+            event, arguments = self._events.get()
+            if event == self._accept:
+                jobs.append(arguments[0])
+        for job in jobs:
+            if self._failed is None:
+                job.future.cancel()
+            elif not job.future.done():
+                job.future.set_exception(self._failed)
+        self._ready.set()
+
+    def _accept(self, job: Job) -> None:
+        self._waiting[job.resource].append(job)
+
+    def _look(self) -> None:
+        """Compare the scheduler's list of workers with ours."""
+        now = time.monotonic()
+        try:
+            workers = self.client.scheduler_info(n_workers=-1)["workers"] if self.client.status == "running" else None
+        except Exception:  # noqa: BLE001  # of Dask, tornado or ssl, all meaning that there is no connection
+            workers = None
+        if workers is None:
+            if now - self._connected_at > LOST_S or self.client.status == "closed":
+                self._failed = UnavailableError(
+                    f"the scheduler {self.address} does not answer any more; the same command goes on when it does"
+                )
+            return
+        self._connected_at = now
+        for address, info in workers.items():
+            life = self._lives.get(address)
+            if life is None or life.last_seen != info["last_seen"]:
+                self._lives[address] = _Life(info["last_seen"], now)
+        for address in [a for a in self._lives if a not in workers]:
+            del self._lives[address]
+            self.refused.pop(address, None)
+        for seat in [s for a, s in self.seats.items() if a not in self._lives]:
+            self._lose(seat, "has ended")
+        for seat in [s for a, s in self.seats.items() if self._lives[a].hung]:
+            self._lose(seat, f"has given no sign of life for {HUNG_S:g} s")
+        for address, life in self._lives.items():
+            new = address not in self.seats and address not in self.refused and address not in self._asked
+            if new and not life.hung:
+                self._asked.add(address)
+                self._describers.submit(self._describe, address, workers[address])
+        if any(seat.slots for seat in self.seats.values()) and not self._starved():
+            self._alone_since = now
+        elif now - self._alone_since > NOBODY_S:
+            self._failed = self._nobody()
+
+    def _starved(self) -> bool:
+        return bool(self._waiting[GPU]) and not self.slots(GPU)
+
+    def _nobody(self) -> UnavailableError:
+        reasons = "; ".join(self.refused.values()) or "none is connected; start some with ptxkit cluster worker"
+        return UnavailableError(f"{self.address} has no worker that can be used: {reasons}")
+
+    def _describe(self, address: str, info: Mapping[str, Any]) -> None:
+        """In another thread, since the worker may hang."""
+        try:
+            found = self.client.run(describe, self.kernel, workers=[address], on_error="return").get(address)
+        except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl: it has ended
+            found = error
+        self._events.put((self._welcome, (address, info, found)))
+
+    def _welcome(self, address: str, info: Mapping[str, Any], found: Any) -> None:
+        """Take a worker, or refuse it."""
+        self._asked.discard(address)
+        if address not in self._lives:
+            return
+        name = str(info.get("name", address))
+        reason = self._objection(found)
+        if reason:
+            host = found["host"] if isinstance(found, dict) else address
+            self._refuse(address, f"the worker {name} on {host} is not used: {reason}")
+            return
+        slots = {CPU: int(found["started"]["slots"]), GPU: int(found["started"]["gpu"] is not None)}
+        if self.gpu_model is not None and slots[GPU] and found["started"]["gpu"]["name"] != self.gpu_model:
+            slots[GPU] = 0  # it compiles
+        self.seats[address] = Seat(address, name, found["host"], slots, found)
+        self._ready.set()
+
+    def _objection(self, found: Any) -> str:
+        if not isinstance(found, dict):
+            return f"it cannot execute ptxkit's tasks ({type(found).__name__}: {found}); is the same version installed there?"
+        if found["started"] is None:
+            return "it was not started by ptxkit cluster worker"
+        return difference(self.mine, found["identity"])
+
+    def _refuse(self, address: str, message: str) -> None:
+        self.refused[address] = message
+        self.say(message)
+
+    def _lose(self, seat: Seat, how: str) -> None:
+        """A worker has ended or hangs: its jobs are placed on others."""
+        del self.seats[seat.address]
+        self.say(f"the worker {seat} {how}; {len(seat.running)} of its tasks are started again")
+        with suppress(Exception):
+            self.client.cancel(list(seat.running.values()), force=True)
+        for job in list(seat.running):
+            self._blame(job, f"{seat}")
+        seat.running.clear()
+
+    def _blame(self, job: Job, whom: str) -> None:
+        job.ended.append(whom)
+        if len(job.ended) < DEATHS:
+            self._waiting[job.resource].appendleft(job)
+        elif not job.future.done():
+            workers = " and ".join(job.ended)
+            job.future.set_exception(FaultError(f"quarantined: the workers {workers} ended while they executed it"))
+
+    def _finished(self, seat: Seat, job: Job) -> None:
+        """A task of Dask has come to an end."""
+        task = seat.running.pop(job, None)
+        if task is None:  # the worker was given up before
+            return
+        try:
+            error = None if task.status == "finished" else task.exception(timeout=RESULT_S)
+            result = task.result(timeout=RESULT_S) if error is None else None
+        except Exception as problem:  # noqa: BLE001  # the worker has ended with the result, or the scheduler has
+            error = problem
+        finally:
+            task.release()
+        kind = type(error).__name__
+        if error is None:
+            seat.done += 1
+            job.where = seat.address
+            if not job.future.done():
+                job.future.set_result(result)
+        elif isinstance(error, WorkerUnfit):
+            self.seats.pop(seat.address, None)
+            self._refuse(seat.address, f"the worker {seat} is not used any more: {error}")
+            self._waiting[job.resource].appendleft(job)
+            for other, running in seat.running.items():
+                self.client.cancel([running], force=True)
+                self._waiting[other.resource].appendleft(other)
+            seat.running.clear()
+        elif isinstance(error, WorkerFailed) or kind == "KilledWorker":
+            self._blame(job, str(seat))
+        elif kind in ("CancelledError", "FutureCancelledError", "TimeoutError", "CommClosedError"):
+            self._waiting[job.resource].appendleft(job)  # the connection was lost with the result
+        elif not job.future.done():
+            job.future.set_exception(error)
+
+    def _place(self) -> None:
+        """Give jobs to the workers that are free."""
+        for resource in (GPU, CPU):
+            waiting = self._waiting[resource]
+            suspects = [job for job in waiting if job.ended]
+            reserved = None
+            if suspects and self.seats:
+                able = [s for s in self.seats.values() if s.slots.get(resource)]
+                reserved = min(able, key=lambda s: len(s.running), default=None)
+                if reserved is not None and not reserved.running:
+                    waiting.remove(suspects[0])
+                    self._start(reserved, suspects[0])
+            while waiting:
+                free = [s for s in self.seats.values() if s is not reserved and s.free(resource) > 0 and not _suspected(s)]
+                job = next((job for job in waiting if not job.ended), None)
+                if not free or job is None:
+                    break
+                seat = max(free, key=lambda s: s.free(resource) / s.slots[resource])
+                at_home = [j for j in waiting if j.prefers == seat.address and not j.ended]
+                job = at_home[0] if at_home else job
+                waiting.remove(job)
+                self._start(seat, job)
+
+    def _start(self, seat: Seat, job: Job) -> None:
+        task = self.client.submit(
+            job.function,
+            *job.arguments(),
+            workers=[seat.address],
+            allow_other_workers=False,
+            resources={job.resource: 1},
+            pure=False,
+            retries=0,
+        )
+        seat.running[job] = task
+        task.add_done_callback(lambda _: self._events.put((self._finished, (seat, job))))
+
+
+def _suspected(seat: Seat) -> bool:
+    """Whether the worker executes a job alone because the job may end it."""
+    return any(job.ended for job in seat.running)

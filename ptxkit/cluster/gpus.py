@@ -1,0 +1,102 @@
+"""The GPUs of this machine, found in a process of its own: the process that asks has no context on them afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any
+
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import refused
+from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.targets import Target
+from ptxkit.targets.gpus import DeviceFacts
+
+
+@dataclass(frozen=True)
+class ClusterGpu:
+    """A GPU of a worker, with what a sweep asks of a device; see :class:`ptxkit.runtime.abilities.Device`.
+
+    Attributes:
+        uuid, driver: see :class:`ptxkit.runtime.abilities.GpuFacts`.
+        built_for: name of the target. times, emulates: as a GPU.
+    """
+
+    name: str
+    uuid: str
+    driver: str
+    built_for: str
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    times: bool = True
+    emulates: bool = False
+
+    @property
+    def target(self) -> Target:
+        """The target that its kernels are compiled for."""
+        return Target.parse(self.built_for)
+
+    def facts_for(self, target: Target | None) -> DeviceFacts:
+        """See :class:`ptxkit.runtime.abilities.Device`."""
+        return DeviceFacts(self.name, self.target, self.multiprocessors, self.l2_bytes, self.name)
+
+    def values(self) -> dict[str, Any]:
+        """As values of JSON; :func:`from_values` reads them."""
+        return asdict(self)
+
+
+def from_values(values: Mapping[str, Any]) -> ClusterGpu:
+    """The inverse of :meth:`ClusterGpu.values`."""
+    return ClusterGpu(**values)
+
+
+def visible_gpus() -> list[ClusterGpu]:
+    """The GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), in the order of their indices."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, interrupts_blocked():
+        return pool.submit(_opened).result()
+
+
+def _opened() -> list[ClusterGpu]:
+    from ptxkit.runtime.device import device, gpu_present
+
+    found: list[ClusterGpu] = []
+    while gpu_present():
+        try:
+            gpu: Any = device("gpu", len(found))
+        except (UnavailableError, UsageError):
+            break
+        facts = gpu.facts()
+        sizes = (facts.multiprocessors, facts.l2_bytes, facts.memory_bytes)
+        found.append(ClusterGpu(facts.name, facts.uuid, facts.kernel_driver, gpu.target.name, *sizes))
+    return found
+
+
+def hold(gpu: ClusterGpu) -> IO[str]:
+    """A lock on a GPU of this machine until the file is closed or the process ends: two workers would measure each other.
+
+    Raises:
+        UnavailableError: another process holds it. FileAccessError: the file of the lock cannot be written.
+    """
+    path = Path(tempfile.gettempdir()) / f"ptxkit-{gpu.uuid}.lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.fdopen(handle, "r+", encoding="ascii")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = file.read().strip() or "unknown"
+            file.close()
+            raise UnavailableError(f"{gpu.name} {gpu.uuid} is measured by another worker, process {owner}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+    except OSError as error:
+        raise refused(path, error) from None
+    return file

@@ -1,0 +1,160 @@
+"""Who may send work to a cluster: addresses and TLS.
+
+Whoever can connect to a Dask scheduler or worker can make it execute any code. Therefore only this machine's own addresses
+are used without TLS, unless the user asks for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import refused
+
+FILES = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
+"""The files of a directory of keys: the certificate of the authority, the own certificate, and its private key."""
+PORT = 8786  # Dask's default port of a scheduler
+
+
+def check_installed() -> None:
+    """Raise UnavailableError where Dask.distributed is not installed."""
+    if find_spec("distributed") is None:
+        raise UnavailableError("clusters need Dask: pip install 'ptxkit[cluster]'")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a scheduler is, and how to connect to it.
+
+    Attributes:
+        address: ``"tls://node1:8786"``. host: ``"node1"``.
+        keys: of the TLS connection, see :data:`FILES`; None for a connection without TLS.
+    """
+
+    address: str
+    host: str
+    keys: Mapping[str, str] | None = None
+
+    @property
+    def security(self) -> Any:
+        """As Dask's ``Security``."""
+        from distributed import Security
+
+        if self.keys is None:
+            return Security()
+        roles = ("scheduler", "worker", "client")
+        files = {f"tls_{role}_{kind}": self.keys[kind] for role in roles for kind in ("cert", "key")}
+        return Security(tls_ca_file=self.keys["ca"], require_encryption=True, **files)
+
+
+def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> Endpoint:
+    """The endpoint of an address.
+
+    Args:
+        address: ``"tls://HOST:PORT"``, ``"tcp://HOST:PORT"`` or ``"HOST:PORT"``; without a port Dask's is taken.
+        tls: directory with the files of :data:`FILES`, or None.
+        insecure: permit a connection without TLS to another machine.
+
+    Raises:
+        UsageError: it is no address, another machine is to be used without TLS, or the keys cannot be used.
+    """
+    given_scheme, colon, rest = address.rpartition("://")
+    scheme = given_scheme if colon else "tls" if tls is not None else "tcp"
+    host, port = _split(rest, address)
+    if scheme not in ("tcp", "tls"):
+        raise UsageError(f"the address {address!r} begins with {scheme}://; clusters use tls:// or tcp://")
+    if tls is not None and scheme == "tcp":
+        raise UsageError(f"--tls is for tls://{rest}, not for {address}")
+    if scheme == "tls" and tls is None:
+        raise UsageError(f"{address} needs --tls DIRECTORY, with the keys that `ptxkit cluster keys DIRECTORY` writes")
+    if scheme == "tcp" and not insecure and not is_loopback(host):
+        raise UsageError(
+            f"{host} is another machine, and {scheme}:// is not encrypted: anybody who can connect can execute code there. "
+            "Use tls:// with --tls DIRECTORY (ptxkit cluster keys DIRECTORY), or --insecure in a network that you trust"
+        )
+    bracketed = f"[{host}]" if ":" in host else host
+    return Endpoint(f"{scheme}://{bracketed}:{port}", host, None if tls is None else key_files(tls))
+
+
+def _split(rest: str, address: str) -> tuple[str, int]:
+    """Host and port of ``"host"``, ``"host:8786"``, ``"[::1]:8786"``."""
+    host, port = rest, ""
+    if rest.startswith("["):
+        host, _, port = rest[1:].partition("]")
+        port = port.removeprefix(":")
+    elif rest.count(":") == 1:
+        host, port = rest.split(":")
+    if not host or not (port.isdecimal() or not port) or any(c in host for c in "/ @") or int(port or 0) > 65535:
+        raise UsageError(f"{address!r} is no address of a scheduler; write HOST:PORT, such as tls://node1:{PORT}")
+    return host, int(port) if port else PORT
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, reached without a network."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def key_files(directory: str) -> dict[str, str]:
+    """The files of :data:`FILES` in a directory.
+
+    Raises:
+        UsageError, FileAccessError: one is missing or cannot be read, or others than its owner may read the private key.
+    """
+    found = {}
+    for kind, name in FILES.items():
+        path = Path(directory) / name
+        try:
+            with path.open("rb"):
+                pass
+            if kind == "key" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+                raise UsageError(f"others may read the private key {path}; run: chmod 600 {path}")
+        except OSError as error:
+            raise refused(path, error, "read") from None
+        found[kind] = str(path.absolute())
+    return found
+
+
+def write_keys(directory: str) -> dict[str, str]:
+    """Write a new certificate and its private key, which scheduler, workers and clients of one cluster share.
+
+    The certificate is its own authority. It is valid for a year (``Security.temporary`` of Dask).
+
+    Returns:
+        See :func:`key_files`.
+
+    Raises:
+        UsageError, FileAccessError: the directory has such files, or cannot be written.
+        UnavailableError: a package is missing.
+    """
+    check_installed()
+    if find_spec("cryptography") is None:
+        raise UnavailableError("keys are made by the package cryptography: pip install 'ptxkit[cluster]'")
+    from distributed import Security
+
+    made = Security.temporary()
+    texts = {"ca": made.tls_ca_file, "cert": made.tls_scheduler_cert, "key": made.tls_scheduler_key}
+    folder = Path(directory)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        present = [name for name in FILES.values() if (folder / name).exists()]
+        if present:
+            raise UsageError(f"{folder / present[0]} exists; take another directory, or delete the old keys")
+        for kind, name in FILES.items():
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                file.write(texts[kind])
+    except OSError as error:
+        raise refused(directory, error) from None
+    return key_files(directory)

@@ -1,0 +1,234 @@
+"""Starts schedulers and workers: those of ``ptxkit cluster``, and a whole cluster on this machine for one command."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import platform
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+from ptxkit.cluster.dispatch import CPU, GPU
+from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
+from ptxkit.cluster.security import Endpoint, check_installed
+from ptxkit.errors import UnavailableError
+from ptxkit.sweep.interrupts import interrupts_blocked
+
+CORES_A_WORKER = 8  # of a cluster on this machine: a worker that ends takes what its processes were compiling with it
+LEAST_WORKERS = 2
+START_S = 60.0  # for a worker to connect to its scheduler
+LOOPBACK = "127.0.0.1"
+
+
+def quiet() -> None:
+    """Let Dask report through exceptions only; called before anything of Dask is started."""
+    import dask
+
+    dask.config.set({"distributed.worker.daemon": False})  # workers have processes of their own
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("core", "scheduler", "worker", "nanny", "client", "comm", "batched"):
+        logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
+
+
+def worker_options(
+    scheduler: str, host: str | None, slots: int, gpu: ClusterGpu | None, security: Any, name: str
+) -> dict[str, Any]:
+    """The options of Dask's ``Nanny``, which starts a worker again when it ends.
+
+    Args:
+        scheduler: its address. host: that the worker is reached at; None for the one that leads to the scheduler.
+        slots: number of processes that compile or emulate. gpu: that the worker measures on, or None.
+    """
+    import dask
+
+    started = {"slots": slots, "gpu": None if gpu is None else gpu.values()}
+    return {
+        "scheduler_ip": scheduler,
+        "host": host,
+        "nthreads": slots + (gpu is not None),
+        "resources": {CPU: slots, **({} if gpu is None else {GPU: 1})},
+        "name": name,
+        "security": security,
+        "memory_limit": 0,  # Dask would end a worker whose compilers need much memory for a moment
+        "death_timeout": START_S,
+        "local_directory": tempfile.gettempdir(),
+        "env": {"CUDA_VISIBLE_DEVICES": "" if gpu is None else gpu.uuid},
+        "config": {**dask.config.config, "ptxkit": {"worker": started}},
+        "dashboard": False,
+        "silence_logs": logging.CRITICAL,
+    }
+
+
+def local_cluster(gpus: bool, slots: int | None = None) -> Any:
+    """A cluster of Dask on this machine that ends with this process; its connections are encrypted with temporary keys.
+
+    Args:
+        gpus: one worker for each GPU; else workers for the emulator on the CPU cores.
+        slots: number of compiling processes of all workers; None for one on each core.
+
+    Raises:
+        UnavailableError: a package is missing, or there is no GPU that is free.
+    """
+    check_installed()
+    from distributed import Nanny, Scheduler, Security, SpecCluster
+
+    quiet()
+    try:
+        security = Security.temporary()
+    except ImportError:
+        raise UnavailableError("clusters need the package cryptography: pip install 'ptxkit[cluster]'") from None
+    cores = slots or len(os.sched_getaffinity(0))
+    locks = ExitStack()
+    found: list[ClusterGpu | None] = []
+    if gpus:
+        found += visible_gpus()
+        if not found:
+            raise UnavailableError("--cluster local-gpus needs a GPU; local takes the emulator on the CPU cores")
+        for gpu in found:
+            locks.enter_context(hold(gpu))  # type: ignore[arg-type]  # every one of them is a GPU
+    else:
+        found += [None] * max(min(LEAST_WORKERS, cores), math.ceil(cores / CORES_A_WORKER))
+    share, rest = divmod(cores, len(found))
+    workers = {}
+    for number, gpu in enumerate(found):
+        kind = "emulator" if gpu is None else "gpu"
+        options = worker_options(
+            "", LOOPBACK, max(1, share + (number < rest)), gpu, security, f"{kind}{number}"
+        )
+        del options["scheduler_ip"]  # the cluster sets it
+        workers[number] = {"cls": Nanny, "options": options}
+    serving = {"host": LOOPBACK, "protocol": "tls://", "port": 0, "security": security}
+    serving |= {"dashboard_address": f"{LOOPBACK}:0", "dashboard": _has_dashboard()}
+    with interrupts_blocked():  # its threads and processes leave Ctrl-C to this thread
+        cluster = SpecCluster(
+            workers, scheduler={"cls": Scheduler, "options": serving}, security=security, silence_logs=logging.CRITICAL
+        )
+    cluster.ptxkit_locks = locks
+    return cluster
+
+
+def serve_scheduler(at: Endpoint, say: Callable[[str], None]) -> int:
+    """Run a scheduler until a signal arrives; returns the number of the signal.
+
+    Raises:
+        UnavailableError: the address cannot be used.
+    """
+    from distributed import Scheduler
+
+    quiet()
+    scheme, _, rest = at.address.partition("://")
+
+    async def serve() -> int:
+        stopped = _signals()
+        try:
+            scheduler = await Scheduler(
+                host=at.host,
+                port=int(rest.rpartition(":")[2]),
+                protocol=f"{scheme}://",
+                security=at.security,
+                dashboard_address=f"{LOOPBACK}:0",
+                dashboard=_has_dashboard(),
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UnavailableError(f"a scheduler cannot listen at {at.address}: {error.__cause__ or error}") from None
+        try:
+            say(f"scheduler at {scheduler.address}")
+            if _has_dashboard():
+                say(f"dashboard at http://{LOOPBACK}:{scheduler.http_server.port}/status")
+            return await stopped
+        finally:
+            await scheduler.close()
+
+    return asyncio.run(serve())
+
+
+def serve_workers(
+    at: Endpoint,
+    gpus: Sequence[ClusterGpu],
+    slots: int,
+    host: str | None,
+    say: Callable[[str], None],
+) -> int:
+    """Run a worker for each GPU, or one without a GPU, until a signal arrives or the scheduler has ended.
+
+    Args:
+        slots: number of processes of each worker that compile or emulate.
+        host: name or address that others reach this machine at; None for the one that leads to the scheduler.
+
+    Returns:
+        The number of the signal; 0 if the scheduler has ended.
+
+    Raises:
+        UnavailableError: a GPU is held by another worker, or the scheduler does not answer.
+    """
+    from distributed import Nanny
+
+    quiet()
+    from ptxkit.cluster.security import is_loopback
+
+    host = host or (LOOPBACK if is_loopback(at.host) else None)
+
+    async def serve() -> int:
+        stopped = _signals()
+        async with AsyncExitStack() as stack:
+            nannies = []
+            for number, gpu in enumerate(gpus or [None]):
+                name = f"{platform.node()}-{os.getpid()}-{number}"
+                nanny = Nanny(**worker_options(at.address, host, slots, gpu, at.security, name))
+                try:
+                    await stack.enter_async_context(nanny)
+                except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl
+                    raise UnavailableError(f"no worker can be started for {at.address}: {error.__cause__ or error}") from None
+                what = "the emulator" if gpu is None else f"{gpu.name} {gpu.uuid}, driver {gpu.driver}"
+                say(f"worker {name} with {what}, {slots} compiling processes, at {nanny.worker_address}")
+                nannies.append(nanny)
+            gone = [asyncio.ensure_future(_gone(nanny)) for nanny in nannies]
+            done, _ = await asyncio.wait([stopped, *gone], return_when=asyncio.FIRST_COMPLETED)
+            for one in gone:
+                one.cancel()
+            return stopped.result() if stopped in done else 0
+
+    with ExitStack() as locks:
+        for gpu in gpus:
+            locks.enter_context(hold(gpu))
+        return asyncio.run(serve())
+
+
+async def _gone(nanny: Any) -> None:
+    """Return when the scheduler of a nanny has not answered for a while."""
+    from distributed.core import rpc
+
+    failures = 0
+    while failures < 5:
+        await asyncio.sleep(2)
+        try:
+            async with rpc(nanny.scheduler_addr, connection_args=nanny.connection_args, timeout=5) as scheduler:
+                await scheduler.identity(n_workers=0)
+            failures = 0
+        except (OSError, TimeoutError):
+            failures += 1
+
+
+def _signals() -> asyncio.Future[int]:
+    """A future of the number of the signal that asks this process to end."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return stopped
+
+
+def _has_dashboard() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("bokeh") is not None
