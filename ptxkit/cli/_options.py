@@ -86,6 +86,28 @@ kernel_option = click.option(
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel (ptxkit list)."
 )
 
+_CLUSTER_OPTIONS = (
+    click.option(
+        "--tls",
+        type=click.Path(),
+        metavar="DIRECTORY",
+        help="Encrypt connections with the keys in DIRECTORY, which `ptxkit cluster keys DIRECTORY` writes.",
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Permit connections without TLS to other machines; whoever can connect can then execute code on all of them.",
+    ),
+)
+
+
+def cluster_options(command: Command) -> Command:
+    """``--tls`` and ``--insecure``, see :func:`ptxkit.cluster.security.endpoint`."""
+    for option in reversed(_CLUSTER_OPTIONS):
+        command = option(command)
+    return command
+
+
 max_instructions_option = click.option(
     "--max-instructions",
     type=WholeNumber(min=1),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     Seconds,
     WholeNumber,
+    cluster_options,
     device_option,
     kernel_option,
     parse_arch,
@@ -30,6 +32,8 @@ from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers import Peer
+    from ptxkit.cluster.connection import Connection
+    from ptxkit.cluster.executor import ClusterExecutor
     from ptxkit.runtime.device import Device
     from ptxkit.sweep.problem import Problem, Space
     from ptxkit.sweep.report import Outcome
@@ -52,6 +56,7 @@ HEADINGS = {
     "Kernel": ("--tile", "--option", "--seed"),
     "Search": ("--search", "--evaluations", "--t1", "--timeout", "--workers"),
     "Device": ("--device", "--arch"),
+    "Cluster": ("--cluster", "--tls", "--insecure"),
     "Journal": ("--journal", "--fresh"),
     "Output": ("--top", "--peers", "--json", "--t4", "--heatmap", "--axes"),
     "Result": ("--apply",),
@@ -88,6 +93,13 @@ HEADINGS = {
 )
 @click.option("--arch", metavar="TARGET", help="Compile for this target instead of the device's own; only without a GPU.")
 @device_option
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Compile and measure on the workers of the Dask scheduler at ADDRESS, such as tls://node1:8786; local: on worker "
+    "processes of this machine, in the emulator; local-gpus: on all GPUs of this machine.",
+)
+@cluster_options
 @click.option(
     "--workers",
     type=WholeNumber(1, 512),
@@ -135,12 +147,15 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
 
     On a GPU configurations are compiled in a pool of processes while one process verifies and times what is ready; the best
     are then measured against each other. Without a GPU they are verified in the emulator and ranked by a model of what they
-    execute. After an interruption the same command resumes the sweep.
+    execute. After an interruption the same command resumes the sweep, with or without --cluster.
     """
+    with _connected(given) as cluster:
+        return _tiles(kernel, numbers, given, cluster)
+
+
+def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster: Connection | None) -> int:
     from ptxkit.cli import _sweep_outputs
     from ptxkit.cli._text import to_stderr
-    from ptxkit.runtime.device import device as open_device
-    from ptxkit.runtime.device import is_timed
     from ptxkit.sweep import report
     from ptxkit.sweep.journal import Journal, default_path
     from ptxkit.sweep.problem import explore
@@ -148,7 +163,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     from ptxkit.workload.ahead import is_slow, processes
     from ptxkit.workload.memory import check_memory
 
-    device = open_device(given["device_kind"])
+    device = _device(given["device_kind"], cluster)
     with stdout_set_aside():
         problem = _problem(kernel, numbers, given, device)
         check_memory(problem.workload, device)
@@ -161,16 +176,20 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     path = Path(given["journal_file"]) if given["journal_file"] else default_path(problem, device.name)
     outputs = _sweep_outputs.checked(given, problem, device, path)
     peers = _sweep_outputs.checked_peers(given["peer_names"], problem, device)
+    if peers and cluster is not None:
+        raise UsageError("--peers measures on this machine only; leave it out with --cluster")
     if given["fresh"]:
         _put_aside(path)
     journal = Journal(path, problem, device.name)
     shown = 0 if outputs.json_file == "-" else outputs.top
-    timed = is_timed(device)
+    timed = device.times
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"], shown=shown)
     if given["workers"]:
         sweep.workers = given["workers"]
     elif is_slow(problem.workload, problem.chosen):
         sweep.workers = processes(sweep.workers)
+    if cluster is not None:
+        sweep.executor = _executor(cluster, sweep, device)
     stop = Stop()
     outcome = _swept(sweep, space, device, peers, stop)
     if stop.reason is not None:
@@ -215,10 +234,62 @@ def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], st
         spent=sweep.spent,
         mixes=sweep.mixes,
     )
-    if sweep.timed and stop.reason is None:
+    if sweep.timed and stop.reason is None and sweep.executor is None:
         with stop.kept(), stdout_set_aside():
             outcome = _with_roofs(outcome, device, peers, sweep.seed)
     return outcome
+
+
+@contextmanager
+def _connected(given: dict[str, Any]) -> Iterator[Connection | None]:
+    """The cluster of ``--cluster``, or None without it."""
+    from ptxkit.cli._text import to_stderr
+
+    if given["cluster"] is None:
+        if given["tls"] is not None or given["insecure"]:
+            raise UsageError("--tls and --insecure are for --cluster ADDRESS")
+        yield None
+        return
+    from ptxkit.cluster.connection import connected
+
+    with connected(given["cluster"], given["tls"], given["insecure"], given["workers"]) as cluster:
+        if cluster.dashboard:
+            to_stderr(f"dashboard: {cluster.dashboard}")
+        yield cluster
+
+
+def _device(kind: str, cluster: Connection | None) -> Device:
+    """The device of ``--device``: of this machine, or a GPU of the cluster's workers.
+
+    Raises:
+        UnavailableError: there is no such device.
+    """
+    from ptxkit.errors import UnavailableError
+    from ptxkit.runtime.device import device as open_device
+
+    if cluster is None:
+        return open_device(kind)
+    gpu = None if kind == "emulator" else cluster.gpu()
+    if gpu is not None:
+        return gpu  # type: ignore[return-value]  # it has what a sweep asks of a device that it does not launch on
+    if kind == "gpu":
+        raise UnavailableError(f"no worker of {cluster.address} has a GPU")
+    return open_device("emulator")
+
+
+def _executor(cluster: Connection, sweep: Sweep, device: Device) -> ClusterExecutor:
+    from ptxkit.cli._text import to_stderr
+    from ptxkit.cluster.executor import ClusterExecutor
+
+    return ClusterExecutor(
+        cluster,
+        sweep.problem,
+        sweep.seed,
+        sweep.timeout_s,
+        timed=sweep.timed,
+        say=partial(to_stderr, fg="yellow"),
+        gpu=device.name if sweep.timed else None,
+    )
 
 
 def _put_aside(path: Path) -> None:

@@ -96,7 +96,6 @@ class Dispatcher:
     Args:
         client: of Dask. address: of the scheduler, for messages.
         kernel: whose description must be equal on every worker, see :func:`ptxkit.cluster.identity.identity`.
-        accepts: whether a worker, by its description, can be used at all; returns why it cannot, or "".
         say: called with a line about a worker that is refused or lost; from a thread.
         gpu_model: only workers with this GPU get jobs for :data:`GPU`.
     """
@@ -257,7 +256,7 @@ class Dispatcher:
         if address not in self._lives:
             return
         name = str(info.get("name", address))
-        reason = self._objection(found)
+        reason = objection(self.mine, found)
         if reason:
             host = found["host"] if isinstance(found, dict) else address
             self._refuse(address, f"the worker {name} on {host} is not used: {reason}")
@@ -267,13 +266,6 @@ class Dispatcher:
             slots[GPU] = 0  # it compiles
         self.seats[address] = Seat(address, name, found["host"], slots, found)
         self._ready.set()
-
-    def _objection(self, found: Any) -> str:
-        if not isinstance(found, dict):
-            return f"it cannot execute ptxkit's tasks ({type(found).__name__}: {found}); is the same version installed there?"
-        if found["started"] is None:
-            return "it was not started by ptxkit cluster worker"
-        return difference(self.mine, found["identity"])
 
     def _refuse(self, address: str, message: str) -> None:
         self.refused[address] = message
@@ -370,3 +362,18 @@ class Dispatcher:
 def _suspected(seat: Seat) -> bool:
     """Whether the worker executes a job alone because the job may end it."""
     return any(job.ended for job in seat.running)
+
+
+def objection(mine: Mapping[str, str], described: Any) -> str:
+    """Why a worker cannot be used, or "".
+
+    Args:
+        mine: :func:`ptxkit.cluster.identity.identity` of this process.
+        described: what :func:`ptxkit.cluster.tasks.describe` returned there, or an exception.
+    """
+    if not isinstance(described, dict):
+        what = "gave no answer" if described is None else f"{type(described).__name__}: {described}"
+        return f"it cannot execute ptxkit's tasks ({what}); is the same version installed there?"
+    if described["started"] is None:
+        return "it was not started by ptxkit cluster worker"
+    return difference(mine, described["identity"])

@@ -1,0 +1,153 @@
+"""``ptxkit cluster``: the scheduler and the workers of a Dask cluster for ``--cluster``."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxkit.cli._commands import Commands
+from ptxkit.cli._options import WholeNumber, cluster_options
+from ptxkit.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.cluster.gpus import ClusterGpu
+
+
+@click.group(cls=Commands)
+def command() -> None:
+    """Start and show a cluster of workers for --cluster.
+
+    A worker executes the code that clients send to it, as the user who started it.
+    """
+
+
+@command.command()
+@click.argument("directory", type=click.Path())
+def keys(directory: str) -> None:
+    """Write the keys that all machines of a cluster share.
+
+    DIRECTORY: receives ca.pem, cert.pem and key.pem. Copy it to each machine, readable by you alone, and give it to --tls.
+    """
+    from ptxkit.cluster.security import write_keys
+
+    for path in write_keys(directory).values():
+        click.echo(path)
+
+
+@command.command()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME",
+              help="Listen at this address of the machine; all but loopback addresses need --tls.")  # fmt: skip
+@click.option("--port", type=WholeNumber(0, 65535), default=8786, show_default=True, metavar="N",
+              help="Listen at this port; 0 for any free one.")  # fmt: skip
+@cluster_options
+def scheduler(host: str, port: int, tls: str | None, insecure: bool) -> None:
+    """Run the scheduler that workers and clients connect to."""
+    from ptxkit.cluster.security import check_installed, endpoint
+    from ptxkit.cluster.start import serve_scheduler
+
+    at = endpoint(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", tls, insecure)
+    check_installed()
+    _end_by(serve_scheduler(at, click.echo))
+
+
+@command.command()
+@click.argument("address")
+@click.option("--gpu", "indices", type=WholeNumber(0), multiple=True, metavar="INDEX",
+              help="Measure on this GPU; may be repeated. By default there is a worker for each GPU.")  # fmt: skip
+@click.option("--no-gpu", is_flag=True, help="Compile and emulate only, even if there is a GPU.")
+@click.option("--workers", type=WholeNumber(1, 512), metavar="N",
+              help="Compile or emulate in N processes; default: the processors, divided among the GPUs.")  # fmt: skip
+@click.option("--host", metavar="NAME", help="Listen at this address of the machine instead of the one that leads to ADDRESS.")
+@cluster_options
+def worker(
+    address: str,
+    indices: tuple[int, ...],
+    no_gpu: bool,
+    workers: int | None,
+    host: str | None,
+    tls: str | None,
+    insecure: bool,
+) -> None:
+    """Run a worker on each GPU of this machine.
+
+    ADDRESS: of the scheduler, such as tls://node1:8786. Each worker measures on one GPU, which it holds alone, and compiles in
+    processes beside it. Without a GPU it compiles and emulates. A worker that dies is started again.
+    """
+    import os
+
+    from ptxkit.cluster.gpus import visible_gpus
+    from ptxkit.cluster.security import check_installed, endpoint
+    from ptxkit.cluster.start import serve_workers
+
+    at = endpoint(address, tls, insecure)
+    check_installed()
+    if no_gpu and indices:
+        raise UsageError("--gpu and --no-gpu exclude each other")
+    gpus = [] if no_gpu else _chosen(visible_gpus(), indices)
+    slots = workers or max(1, len(os.sched_getaffinity(0)) // max(1, len(gpus)))
+    number = serve_workers(at, gpus, slots, host, click.echo)
+    if number == 0:
+        raise UnavailableError(f"the scheduler {at.address} does not answer any more")
+    _end_by(number)
+
+
+@command.command()
+@click.argument("address")
+@cluster_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None:
+    """Show the workers of a cluster, their GPUs, versions, caches and tasks."""
+    from ptxkit.cli._text import number_of, print_json, table
+    from ptxkit.cluster.connection import connected
+    from ptxkit.cluster.security import endpoint
+    from ptxkit.cluster.status import survey
+
+    at = endpoint(address, tls, insecure)
+    with connected(address, tls, insecure) as cluster:
+        rows = survey(cluster)
+    if as_json:
+        print_json({"schema": "ptxkit.cluster/1", "address": at.address, "workers": rows})
+        return
+    click.echo(f"{at.address}: {number_of(len(rows), 'worker')}, {number_of(sum(bool(r['gpu']) for r in rows), 'GPU')}")
+    if rows:
+        click.echo("")
+        headers = ["", "host", "GPU", "driver", "clock", "temperature", "ptxkit", "NVRTC", "slots", "tasks", "cache", "state"]
+        click.echo(table([_row(row) for row in rows], headers, left=4))
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    from ptxkit.quantities import quantity
+
+    gpu, last, cache = row["gpu"] or {}, row["last"], row["cache"]
+    clock, temperature = last.get("sm_clock_mhz"), last.get("temperature_c")
+    return [
+        row["name"],
+        row["host"],
+        gpu.get("name", "-"),
+        gpu.get("driver", "-"),
+        f"{clock} MHz" if clock else "-",
+        f"{temperature} C" if temperature else "-",
+        row["identity"].get("ptxkit", "-"),
+        row["identity"].get("nvrtc", "-"),
+        str(row["slots"]),
+        str(row["tasks"]),
+        f"{cache['entries']} images, {quantity(cache['size_bytes'], 'B')}" if cache else "-",
+        row["refused"] or "ready",
+    ]
+
+
+def _chosen(found: list[ClusterGpu], indices: tuple[int, ...]) -> list[ClusterGpu]:
+    for index in indices:
+        if index >= len(found):
+            raise UnavailableError(f"--gpu {index}: this machine has {len(found)} GPUs that can be used")
+    return [found[index] for index in dict.fromkeys(indices)] if indices else found
+
+
+def _end_by(number: int) -> None:
+    """Exit as after the signal that ended a server."""
+    from ptxkit.cli._signals import Terminated
+
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
