@@ -60,7 +60,9 @@ def scheduler(host: str, port: int, tls: str | None, insecure: bool) -> None:
 @click.option("--no-gpu", is_flag=True, help="Compile and emulate only, even if there is a GPU.")
 @click.option("--workers", type=WholeNumber(1, 512), metavar="N",
               help="Compile or emulate in N processes; default: the processors, divided among the GPUs.")  # fmt: skip
-@click.option("--host", metavar="NAME", help="Listen at this address of the machine instead of the one that leads to ADDRESS.")
+@click.option(
+    "--host", metavar="NAME", help="Listen at this address of the machine instead of the one that leads to ADDRESS."
+)
 @cluster_options
 def worker(
     address: str,
@@ -114,7 +116,20 @@ def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None
     click.echo(f"{at.address}: {number_of(len(rows), 'worker')}, {number_of(sum(bool(r['gpu']) for r in rows), 'GPU')}")
     if rows:
         click.echo("")
-        headers = ["", "host", "GPU", "driver", "clock", "temperature", "ptxkit", "NVRTC", "slots", "tasks", "cache", "state"]
+        headers = [
+            "",
+            "host",
+            "GPU",
+            "driver",
+            "clock",
+            "temperature",
+            "ptxkit",
+            "NVRTC",
+            "slots",
+            "tasks",
+            "cache",
+            "state",
+        ]
         click.echo(table([_row(row) for row in rows], headers, left=4))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, from_values
 from ptxkit.cluster.security import Endpoint, check_installed, endpoint
-from ptxkit.cluster.start import local_cluster, quiet
+from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.sweep.interrupts import interrupts_blocked
@@ -87,8 +87,7 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
     made = local_cluster(cluster == LOCAL_GPUS, slots)
     try:
         with _client(Endpoint(made.scheduler_address, "127.0.0.1"), made.security) as client:
-            link = made.dashboard_link if made.scheduler_info["services"].get("dashboard") else ""
-            yield Connection(client, made.scheduler_address, link)
+            yield Connection(client, made.scheduler_address, made.dashboard_link if has_dashboard() else "")
     finally:
         with suppress(TimeoutError):
             made.close(timeout=10)
@@ -117,5 +116,7 @@ def _answering(address: str) -> Iterator[None]:
     try:
         yield
     except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-        reason = str(error.__cause__ or error).splitlines()[0] if str(error.__cause__ or error) else type(error).__name__
+        reason = (
+            str(error.__cause__ or error).splitlines()[0] if str(error.__cause__ or error) else type(error).__name__
+        )
         raise UnavailableError(f"the scheduler {address} does not answer: {reason}") from None

@@ -335,7 +335,9 @@ class Dispatcher:
                     waiting.remove(suspects[0])
                     self._start(reserved, suspects[0])
             while waiting:
-                free = [s for s in self.seats.values() if s is not reserved and s.free(resource) > 0 and not _suspected(s)]
+                free = [
+                    s for s in self.seats.values() if s is not reserved and s.free(resource) > 0 and not _suspected(s)
+                ]
                 job = next((job for job in waiting if not job.ended), None)
                 if not free or job is None:
                     break

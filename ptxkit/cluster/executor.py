@@ -17,6 +17,7 @@ from ptxkit.cluster.dispatch import CPU, GPU, Dispatcher, Job
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.problem import Problem
+from ptxkit.workload.ahead import is_slow
 from ptxkit.workload.launch import Tile
 
 WORKERS_S = 60.0  # to wait for the first worker that can be used
@@ -47,10 +48,11 @@ class ClusterExecutor:
         say: Callable[[str], None],
         gpu: str | None = None,
     ) -> None:
+        slow = is_slow(problem.workload, problem.chosen)
         if problem.kernel.endswith(".py"):
             problem = replace(problem, kernel=str(Path(problem.kernel).absolute()))
         self._client = connection.client
-        self._order = tasks.Order(uuid.uuid4().hex, problem, seed, timeout_s, timed)
+        self._order = tasks.Order(uuid.uuid4().hex, problem, seed, timeout_s, timed, slow)
         self._compiling: dict[Tile, Job] = {}
         self._dispatcher = Dispatcher(self._client, connection.address, problem.kernel, say, gpu)
         try:
@@ -75,7 +77,9 @@ class ClusterExecutor:
 
     def compile(self, tile: Tile) -> Future[Compiled]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
-        job = self._compiling[tile] = self._submit(CPU, "compile", tasks.compile_tile, lambda: (self._order, dict(tile)))
+        job = self._compiling[tile] = self._submit(
+            CPU, "compile", tasks.compile_tile, lambda: (self._order, dict(tile))
+        )
         return job.future
 
     def measure(self, tile: Tile, compiled: Compiled, best: Callable[[], float]) -> Future[Entry]:
@@ -145,5 +149,3 @@ class ClusterExecutor:
         prefers: str = "",
     ) -> Job:
         return self._dispatcher.submit(Job(what, resource, function, arguments, prefers))
-
-

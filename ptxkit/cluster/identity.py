@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -11,6 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ptxkit.errors import PtxkitError
+
+DEVICE_CODE = (".cu", ".cuh", ".h", ".ptx")
+_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"\n]+)"', re.MULTILINE)
 
 
 def identity(kernel: str | None = None) -> dict[str, str]:
@@ -55,7 +60,7 @@ def _package() -> str:
 def _hash(roots: Mapping[str, Path]) -> str:
     digest = blake2b(digest_size=4)
     for name, root in roots.items():
-        suffixes = (".py",) if name == "py" else (".cu", ".cuh", ".h", ".ptx")
+        suffixes = (".py",) if name == "py" else DEVICE_CODE
         for path in sorted(p for p in root.rglob("*") if p.suffix in suffixes and p.is_file()):
             digest.update(f"{name}/{path.relative_to(root)}\0".encode())
             digest.update(blake2b(path.read_bytes()).digest())
@@ -73,23 +78,50 @@ def _nvrtc() -> str:
 
 
 def _description(kernel: str) -> str:
-    """Hash of a description in a file, of its device code, and of the modules beside it that it has imported."""
+    """Hash of a description, of its device code, and of the modules and headers beside them, or why it cannot be read."""
+    try:
+        waiting = [_described(kernel)]
+        files: dict[Path, bytes] = {}
+        while waiting:
+            path = waiting.pop()
+            if path not in files and path.is_file():
+                files[path] = path.read_bytes()
+                waiting += _beside(path, files[path])
+    except (PtxkitError, OSError, SyntaxError) as error:
+        return f"({error})"
+    digest = blake2b(digest_size=4)
+    for path in sorted(files):
+        digest.update(f"{path.name}\0".encode())
+        digest.update(blake2b(files[path]).digest())
+    return digest.hexdigest()
+
+
+def _described(kernel: str) -> Path:
+    """The file of a description. One that is given by its path is not imported: a worker lives longer than its modules.
+
+    Raises:
+        UsageError: there is no such kernel. OSError: the file cannot be read.
+    """
     from ptxkit.workload import registry
 
-    try:
-        found = registry.find(kernel)
-        module = sys.modules[found.__module__]
-        described = Path(str(module.__file__)).resolve()
-        files = {described}
-        if isinstance(found.source, str):
-            files.add(described.parent / found.source)
-        if kernel.endswith(".py"):
-            loaded = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
-            files |= {path for name in loaded if name and (path := Path(name).resolve()).parent == described.parent}
-        digest = blake2b(digest_size=4)
-        for path in sorted(files):
-            digest.update(f"{path.name}\0".encode())
-            digest.update(path.read_bytes() if path.is_file() else b"")
-        return digest.hexdigest()
-    except (PtxkitError, OSError) as error:
-        return f"({error})"
+    if kernel.endswith(".py"):
+        return Path(kernel).resolve(strict=True)
+    return Path(str(sys.modules[registry.get(kernel).__module__].__file__)).resolve()
+
+
+def _beside(path: Path, content: bytes) -> list[Path]:
+    """The files that a Python file names or imports from its own directory, or that device code includes by a relative path."""
+    if path.suffix != ".py":
+        return [(path.parent / name.decode(errors="replace")).resolve() for name in _INCLUDE.findall(content)]
+    names = set()
+    sources = []
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(DEVICE_CODE):
+            sources.append(path.parent / node.value)
+    modules = [path.parent / f"{name}.py" for name in names]
+    packages = [path.parent / name for name in names if (path.parent / name / "__init__.py").is_file()]
+    return [*sources, *modules, *(file for package in packages for file in package.rglob("*.py"))]

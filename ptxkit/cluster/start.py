@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from importlib.util import find_spec
 from typing import Any
 
 from ptxkit.cluster.dispatch import CPU, GPU
@@ -97,13 +98,11 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
     workers = {}
     for number, gpu in enumerate(found):
         kind = "emulator" if gpu is None else "gpu"
-        options = worker_options(
-            "", LOOPBACK, max(1, share + (number < rest)), gpu, security, f"{kind}{number}"
-        )
+        options = worker_options("", LOOPBACK, max(1, share + (number < rest)), gpu, security, f"{kind}{number}")
         del options["scheduler_ip"]  # the cluster sets it
         workers[number] = {"cls": Nanny, "options": options}
     serving = {"host": LOOPBACK, "protocol": "tls://", "port": 0, "security": security}
-    serving |= {"dashboard_address": f"{LOOPBACK}:0", "dashboard": _has_dashboard()}
+    serving |= {"dashboard_address": f"{LOOPBACK}:0", "dashboard": has_dashboard()}
     with interrupts_blocked():  # its threads and processes leave Ctrl-C to this thread
         cluster = SpecCluster(
             workers, scheduler={"cls": Scheduler, "options": serving}, security=security, silence_logs=logging.CRITICAL
@@ -132,13 +131,13 @@ def serve_scheduler(at: Endpoint, say: Callable[[str], None]) -> int:
                 protocol=f"{scheme}://",
                 security=at.security,
                 dashboard_address=f"{LOOPBACK}:0",
-                dashboard=_has_dashboard(),
+                dashboard=has_dashboard(),
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise UnavailableError(f"a scheduler cannot listen at {at.address}: {error.__cause__ or error}") from None
         try:
             say(f"scheduler at {scheduler.address}")
-            if _has_dashboard():
+            if has_dashboard():
                 say(f"dashboard at http://{LOOPBACK}:{scheduler.http_server.port}/status")
             return await stopped
         finally:
@@ -183,11 +182,13 @@ def serve_workers(
                 try:
                     await stack.enter_async_context(nanny)
                 except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl
-                    raise UnavailableError(f"no worker can be started for {at.address}: {error.__cause__ or error}") from None
+                    raise UnavailableError(
+                        f"no worker can be started for {at.address}: {error.__cause__ or error}"
+                    ) from None
                 what = "the emulator" if gpu is None else f"{gpu.name} {gpu.uuid}, driver {gpu.driver}"
                 say(f"worker {name} with {what}, {slots} compiling processes, at {nanny.worker_address}")
                 nannies.append(nanny)
-            gone = [asyncio.ensure_future(_gone(nanny)) for nanny in nannies]
+            gone: list[asyncio.Future[Any]] = [asyncio.ensure_future(_gone(nanny)) for nanny in nannies]
             done, _ = await asyncio.wait([stopped, *gone], return_when=asyncio.FIRST_COMPLETED)
             for one in gone:
                 one.cancel()
@@ -228,7 +229,6 @@ def _signals() -> asyncio.Future[int]:
     return stopped
 
 
-def _has_dashboard() -> bool:
-    from importlib.util import find_spec
-
+def has_dashboard() -> bool:
+    """Whether Dask can show pages about a cluster, which need bokeh."""
     return find_spec("bokeh") is not None

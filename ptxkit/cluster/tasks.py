@@ -27,11 +27,11 @@ HANDLER = "ptxkit_images"
 
 
 class WorkerFailed(PtxkitError):
-    """A process of this worker died; the configuration may be the cause."""
+    """A process of the worker died; the configuration may be the cause."""
 
 
 class WorkerUnfit(PtxkitError):
-    """This worker cannot be used for the sweep, whatever the configuration."""
+    """The worker cannot be used for the sweep, whatever the configuration."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Order:
 
     Attributes:
         ticket: identifies the run of the sweep: another run starts new processes, which read descriptions again.
-        problem, seed, timeout_s, timed: see :class:`~ptxkit.sweep.local.LocalExecutor`.
+        problem, seed, timeout_s, timed, slow: see :class:`~ptxkit.sweep.local.LocalExecutor`.
     """
 
     ticket: str
@@ -48,6 +48,7 @@ class Order:
     seed: int
     timeout_s: float
     timed: bool
+    slow: bool = False
 
 
 @dataclass
@@ -165,7 +166,9 @@ def _prepare(executor: LocalExecutor, tiles: Iterable[tuple[Mapping[str, Any], C
         _fetch(compiled.images, source)
         found = executor.compile(tile).result()  # from the cache, unless a file differs
         if found.error or found.fingerprint != compiled.fingerprint:
-            raise WorkerUnfit(f"{found.error or 'it compiles other machine code'}: its sources, headers or libraries differ")
+            raise WorkerUnfit(
+                f"{found.error or 'it compiles other machine code'}: its sources, headers or libraries differ"
+            )
 
 
 def _fetch(keys: Sequence[str], source: str) -> None:
@@ -191,7 +194,7 @@ def _fetch(keys: Sequence[str], source: str) -> None:
             store.put(key, bytes(data))
 
 
-class _using:  # noqa: N801  # a context manager, used as a function
+class _using:  # a context manager, used as a function
     """The executor of a sweep inside a ``with`` block."""
 
     def __init__(self, order: Order) -> None:
@@ -212,6 +215,7 @@ class _using:  # noqa: N801  # a context manager, used as a function
                     order.timeout_s,
                     timed=order.timed,
                     workers=int(dask.config.get("ptxkit.worker.slots", 1)),
+                    slow=order.slow,
                 )
             )
             _held[order.ticket] = self.held

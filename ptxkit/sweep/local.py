@@ -20,7 +20,7 @@ from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.measuring import MeasuringProcess
 from ptxkit.sweep.modelled import model_tile
 from ptxkit.sweep.problem import Problem
-from ptxkit.workload.ahead import is_slow, processes
+from ptxkit.workload.ahead import processes
 from ptxkit.workload.launch import Tile
 
 ORPHAN_CHECK_S = 0.25
@@ -34,14 +34,14 @@ class LocalExecutor:
         seed: of the inputs. timeout_s: for measuring or emulating one configuration.
         timed: on a GPU; else modelled in the emulator.
         workers: compiling processes; fewer are started for programs that need gigabytes to compile.
+        slow: whether the programs are such, see :func:`ptxkit.workload.ahead.is_slow`.
     """
 
-    def __init__(self, problem: Problem, seed: int, timeout_s: float, *, timed: bool, workers: int) -> None:
+    def __init__(self, problem: Problem, seed: int, timeout_s: float, *, timed: bool, workers: int, slow: bool) -> None:
         self.problem, self.seed, self.timeout_s, self.timed = problem, seed, timeout_s, timed
         self._others = set(active_children())
         self._best = math.inf
         self.process = MeasuringProcess(problem, seed, timeout_s)
-        slow = is_slow(problem.workload, problem.chosen)
         self._slots = processes(workers) if slow else workers
         self._pool = ProcessPoolExecutor(
             self._slots,

@@ -19,6 +19,7 @@ from ptxkit.sweep.journal import Entry, Journal
 from ptxkit.sweep.local import LocalExecutor
 from ptxkit.sweep.problem import Problem
 from ptxkit.sweep.search import Search
+from ptxkit.workload.ahead import is_slow
 from ptxkit.workload.launch import Tile
 
 LEADERS = 6  # number of configurations that are measured again with interleaved samples
@@ -43,7 +44,8 @@ class Sweep:
         problem: the subject of the sweep. search: selects the configurations. journal: where results are recorded.
         evaluations: maximum number of configurations, including those of an earlier run.
         timed: on a GPU; else modelled in the emulator.
-        workers: compiling processes of this machine. executor: what compiles and measures; None for this machine. timeout_s: for measuring or emulating one configuration. seed: of the inputs.
+        workers: compiling processes of this machine. executor: what compiles and measures; None for this machine.
+        timeout_s: for measuring or emulating one configuration. seed: of the inputs.
         leader_budget_s: for the repeated measurement of the best.
         shown: how many of the best configurations will be shown; their machine code is disassembled; 0 for none.
 
@@ -94,7 +96,12 @@ class Sweep:
         self.done, self._repeated = {}, set()
         self._before = self.search.reserve(entry.key for entry in self.journal.entries)[: self.evaluations]
         self._executor = self.executor or LocalExecutor(
-            self.problem, self.seed, self.timeout_s, timed=self.timed, workers=self.workers
+            self.problem,
+            self.seed,
+            self.timeout_s,
+            timed=self.timed,
+            workers=self.workers,
+            slow=is_slow(self.problem.workload, self.problem.chosen),
         )
         starting = self._executor.start()
         pending: dict[Future[Any], _Step] = {}

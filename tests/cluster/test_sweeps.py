@@ -1,0 +1,240 @@
+"""Sweeps on worker processes of this machine, with the emulator or pretended GPUs as the measured device, and their faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("distributed", reason="clusters need Dask")
+pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
+
+from ptxkit_processes import Command
+
+from ptxkit.cluster import connection, dispatch, start, tasks
+from ptxkit.cluster.connection import connected
+from ptxkit.cluster.executor import ClusterExecutor
+from ptxkit.cluster.gpus import ClusterGpu, hold
+from ptxkit.errors import UnavailableError
+from ptxkit.sweep import search
+from ptxkit.sweep.journal import Journal, read
+from ptxkit.sweep.problem import Problem, explore
+from ptxkit.sweep.run import Sweep
+
+THREADS = [32, 64, 128, 256, 512]
+
+
+@pytest.fixture
+def problem(description, monkeypatch):
+    """A function that gives the problem of the description; see :func:`description`."""
+    monkeypatch.setenv("PTXKIT_EMULATOR_THREADS", "1")
+    return lambda fatal=0: Problem(str(description(fatal)), "plain", {"n": 1024}, {}, "sm_90a")
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def sweep(problem, path, cluster=None, said=None, timed=False):
+    """A sweep of all tiles, on a cluster or in processes of this machine."""
+    tiles = explore(problem).tiles
+    executor = cluster and ClusterExecutor(
+        cluster, problem, 0, 30.0, timed=timed, say=said.append, gpu=GPU if timed else None
+    )
+    journal = Journal(path, problem, "a device")
+    return Sweep(problem, search.exhaustive(tiles), journal, len(tiles), timed=timed, workers=1, executor=executor)
+
+
+def workers(cluster):
+    return {w["pid"] for w in cluster.workers().values()}
+
+
+def once(action, condition=lambda line: not line.startswith("0 of")):
+    """A function for lines of progress, which does something at the first one for which a condition holds."""
+    done = []
+
+    def say(line):
+        if not done and condition(line):
+            done.append(line)
+            action()
+
+    return say
+
+
+def test_a_cluster_finds_what_this_machine_finds_and_either_goes_on(problem, tmp_path, said):
+    alone = sweep(problem(), tmp_path / "alone").run()
+    with connected("local", None, False, 2) as cluster:
+        entries = sweep(problem(), tmp_path / "j", cluster, said).run()
+    assert [(e.tile["THREADS"], e.cost) for e in entries] == [(e.tile["THREADS"], e.cost) for e in alone]
+    assert {e.measured_on["worker"] for e in entries} <= {"emulator0", "emulator1"}
+    again = sweep(problem(), tmp_path / "j")
+    again.run()
+    assert again.reused == len(THREADS)
+    assert said == []
+
+
+def test_a_killed_worker_costs_nothing_but_time(problem, tmp_path, said):
+    alone = sweep(problem(), tmp_path / "alone").run()
+    with connected("local", None, False, 2) as cluster:
+        first, second = workers(cluster)
+        swept = sweep(problem(), tmp_path / "j", cluster, said)
+        entries = swept.run(once(lambda: os.kill(first, signal.SIGKILL)))
+    assert [(e.key, e.cost) for e in entries] == [(e.key, e.cost) for e in alone]
+    assert sorted(e.tile["THREADS"] for e in read(tmp_path / "j").entries) == THREADS
+
+
+def test_a_hung_worker_is_left_out(problem, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(dispatch, "HUNG_S", 3.0)
+    with connected("local", None, False, 2) as cluster:
+        first, _ = workers(cluster)
+        swept = sweep(problem(), tmp_path / "j", cluster, said)
+        os.kill(first, signal.SIGSTOP)
+        try:
+            entries = swept.run()
+        finally:
+            os.kill(first, signal.SIGCONT)
+    assert {e.status for e in entries} == {"ok"}
+    assert any("no sign of life" in line for line in said)
+
+
+def test_a_configuration_that_kills_workers_is_quarantined_after_two(problem, tmp_path, said, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with connected("local", None, False, 2) as cluster:
+        entries = sweep(problem(fatal=128), tmp_path / "j", cluster, said).run()
+    found = {e.tile["THREADS"]: e for e in entries}
+    assert {t: e.status for t, e in found.items()} == {t: "fault" if t == 128 else "ok" for t in THREADS}
+    assert "quarantined: the workers emulator" in found[128].error
+    assert sum("has ended" in line for line in said) == 2
+
+
+def test_a_lost_scheduler_stops_the_sweep_which_goes_on_elsewhere(problem, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(dispatch, "LOST_S", 1.0)
+    scheduler = Command(["cluster", "scheduler", "--port", "0"])
+    address = scheduler.stdout.readline().split()[-1]
+    worker = Command(["cluster", "worker", address, "--no-gpu", "--workers", "1"])
+    try:
+        assert "with the emulator" in worker.stdout.readline()
+        with connected(address, None, False) as cluster:
+            swept = sweep(problem(), tmp_path / "j", cluster, said)
+            with pytest.raises(UnavailableError, match="does not answer any more"):
+                swept.run(once(lambda: scheduler.send_signal(signal.SIGKILL)))
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        scheduler.wait()
+        worker.wait()
+    known = len(read(tmp_path / "j").entries)
+    assert 0 < known < len(THREADS)
+    again = sweep(problem(), tmp_path / "j")
+    again.run()
+    assert again.reused == known
+    assert sorted(e.tile["THREADS"] for e in read(tmp_path / "j").entries) == THREADS
+
+
+def test_a_worker_that_differs_is_refused_by_name(problem, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(dispatch, "identity", lambda kernel: {**tasks.identity(kernel), "nvrtc": "1.0"})
+    with (
+        connected("local", None, False, 1) as cluster,
+        pytest.raises(UnavailableError, match=r"the worker emulator0 on .* is not used: nvrtc .* there, 1\.0 here"),
+    ):
+        sweep(problem(), tmp_path / "j", cluster, said)
+    assert len(said) == 1
+
+
+def test_a_scheduler_that_is_not_there_is_one_error(monkeypatch):
+    monkeypatch.setattr(connection, "CONNECT_S", 1.0)
+    with pytest.raises(UnavailableError, match="does not answer"), connected("127.0.0.1:9", None, False):
+        pass
+
+
+def test_images_travel_to_the_worker_that_measures(problem, tmp_path):
+    swept = problem()
+    order = tasks.Order("ticket", swept, 0, 30.0, timed=False)
+    tile = explore(swept).tiles[0]
+    with connected("local", None, False, 2) as cluster:
+        first, second = cluster.workers()
+        for number, address in enumerate((first, second)):
+            cluster.client.run(
+                os.environ.__setitem__, "PTXKIT_CACHE_DIR", str(tmp_path / str(number)), workers=[address]
+            )
+        at = {"pure": False, "allow_other_workers": False}
+        compiled = cluster.client.submit(tasks.compile_tile, order, dict(tile), workers=[first], **at).result()
+        arguments = (order, dict(tile), compiled, first, float("inf"))
+        entry = cluster.client.submit(tasks.measure_tile, *arguments, workers=[second], **at).result()
+    assert entry.status == "ok"
+    assert compiled.images
+    for key in compiled.images:
+        assert (tmp_path / "1" / f"{key}.bin").read_bytes() == (tmp_path / "0" / f"{key}.bin").read_bytes()
+
+
+GPU = "pretended GPU"
+PRETENDED = """
+from ptxkit.sweep.measuring import BUILT, Measured
+
+
+def serve(pipe, problem, seed):
+    '''128 threads are the fastest at first, 256 when the best are measured again.'''
+    pipe.send("ready")
+    while True:
+        what, argument, number = pipe.recv()
+        pipe.send(BUILT)
+        if what == "leaders":
+            rows = [{"median_us": 10.0 - (t["THREADS"] == 256), "spread_us": 0.0, "samples": 50} for t in argument]
+            pipe.send([{"cold": row, "verified": True, "error": "", "worst": ""} for row in rows])
+        else:
+            threads = argument["THREADS"]
+            slow = {128: 10.0, 256: 10.1}.get(threads, 20.0)
+            pipe.send(Measured("ok", "", slow, 0.0, 10, measured_on={"uuid": "GPU-of-the-worker"}))
+"""
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """Two pretended GPUs, which differ in nothing but their identifiers, and the path that workers import PRETENDED from."""
+    found = [ClusterGpu(GPU, f"GPU-{os.getpid()}-{i}", "580.1", "sm_90a", 132, 50 << 20, 80 << 30) for i in range(2)]
+    monkeypatch.setattr(start, "visible_gpus", lambda: found)
+    (tmp_path / "pretended.py").write_text(PRETENDED)
+    return found
+
+
+def pretend(cluster, folder):
+    """Replace the measuring process on every worker."""
+
+    def replace(folder):
+        import sys
+
+        sys.path.insert(0, folder)
+        import pretended
+
+        from ptxkit.sweep import measuring
+
+        measuring.serve = pretended.serve
+
+    cluster.client.run(replace, str(folder))
+
+
+def test_gpus_share_a_sweep_and_one_of_them_decides(problem, tmp_path, said, gpus):
+    with connected("local-gpus", None, False, 2) as cluster:
+        pretend(cluster, tmp_path)
+        assert cluster.gpu().name == GPU
+        entries = sweep(problem(), tmp_path / "j", cluster, said, timed=True).run()
+        with pytest.raises(UnavailableError, match="is measured by another worker"):
+            hold(gpus[1])
+    assert [e.tile["THREADS"] for e in entries[:2]] == [256, 128]
+    assert [e.time_us for e in entries[:2]] == [9.0, 10.0]
+    kept = read(tmp_path / "j")
+    assert len(kept.leaders) == 2
+    assert all(e.measured_on["uuid"] == "GPU-of-the-worker" for e in kept.entries)
+    assert {e.measured_on["worker"] for e in kept.entries} <= {"gpu0", "gpu1"}
+    hold(gpus[1]).close()
+
+
+def test_workers_keep_no_process_of_a_sweep_that_has_ended(problem, tmp_path, said):
+    with connected("local", None, False, 1) as cluster:
+        sweep(problem(), tmp_path / "j", cluster, said).run()
+        deadline = time.monotonic() + 20
+        while any(w["sweeps"] for w in cluster.workers().values()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [w["sweeps"] for w in cluster.workers().values()] == [0]
