@@ -25,7 +25,7 @@ CPU, GPU = "CPU", "GPU"  # resources of workers
 DEATHS = 2  # workers that may end while they execute a job, before the job is given up
 LOOK_S = 0.5  # interval at which the list of workers is read
 HUNG_S = 30.0  # without a sign of life after which a worker counts as hung
-LOST_S = 10.0  # without a scheduler after which a sweep stops
+LOST_S = 30.0  # without a scheduler after which a sweep stops
 NOBODY_S = 60.0  # without a worker after which a sweep stops; a worker that is started again needs a few seconds
 RESULT_S = 20.0  # to get a result from a worker
 
@@ -116,10 +116,11 @@ class Dispatcher:
         self._asked: set[str] = set()  # addresses of workers that are being described
         self._waiting: dict[str, deque[Job]] = {CPU: deque(), GPU: deque()}
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._listing: Future[Any] | None = None  # the list of workers that the scheduler was asked for
         self._over = False
         self._failed: UnavailableError | None = None
         self._alone_since = self._connected_at = time.monotonic()
-        self._describers = ThreadPoolExecutor(8)
+        self._describer, self._gatherer = ThreadPoolExecutor(8), ThreadPoolExecutor(8)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="ptxkit-dispatcher", daemon=True)
         self._thread.start()
@@ -153,7 +154,8 @@ class Dispatcher:
         self._over = True
         self._events.put((lambda: None, ()))
         self._thread.join(RESULT_S)
-        self._describers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._describer, self._gatherer):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # -- the dispatcher's thread -------------------------------------------------------------------------------------
 
@@ -180,22 +182,24 @@ class Dispatcher:
 
     def _end(self) -> None:
         """Give every job an end."""
-        tasks = [task for seat in self.seats.values() for task in seat.running.values()]
-        if tasks and self.client.status == "running":
-            with suppress(Exception):
-                self.client.cancel(tasks, force=True)
-        jobs = [job for seat in self.seats.values() for job in seat.running]
-        jobs += [job for waiting in self._waiting.values() for job in waiting]
-        while not self._events.empty():  # jobs that have come in the meantime
+        while not self._events.empty():  # jobs, and results that must not be lost
             event, arguments = self._events.get()
-            if event == self._accept:
-                jobs.append(arguments[0])
-        for job in jobs:
+            if event in (self._accept, self._finished):
+                event(*arguments)
+        running = [(job, task) for seat in self.seats.values() for job, task in seat.running.items()]
+        if self.client.status == "running":
+            self._cancel([task for _, task in running])
+        for job in [*(job for job, _ in running), *self._waiting[CPU], *self._waiting[GPU]]:
             if self._failed is None:
                 job.future.cancel()
             elif not job.future.done():
                 job.future.set_exception(self._failed)
         self._ready.set()
+
+    def _cancel(self, tasks: list[Any]) -> None:
+        """Cancel tasks; in another thread, since the scheduler may not answer."""
+        if tasks:
+            self._gatherer.submit(self.client.cancel, tasks, force=True)
 
     def _accept(self, job: Job) -> None:
         self._waiting[job.resource].append(job)
@@ -203,16 +207,18 @@ class Dispatcher:
     def _look(self) -> None:
         """Compare the scheduler's list of workers with ours."""
         now = time.monotonic()
-        try:
-            workers = self.client.scheduler_info(n_workers=-1)["workers"] if self.client.status == "running" else None
-        except Exception:  # noqa: BLE001  # of Dask, tornado or ssl, all meaning that there is no connection
-            workers = None
-        if workers is None:
+        listed, self._listing = self._listing, None
+        if listed is not None and not listed.done():
+            self._listing = listed
+        elif self.client.status == "running":
+            self._listing = self._describer.submit(self.client.scheduler_info, n_workers=-1)
+        if listed is None or not listed.done() or listed.exception() is not None:
             if now - self._connected_at > LOST_S or self.client.status == "closed":
                 self._failed = UnavailableError(
                     f"the scheduler {self.address} does not answer any more; the same command goes on when it does"
                 )
             return
+        workers = listed.result()["workers"]
         self._connected_at = now
         for address, info in workers.items():
             life = self._lives.get(address)
@@ -229,7 +235,7 @@ class Dispatcher:
             new = address not in self.seats and address not in self.refused and address not in self._asked
             if new and not life.hung:
                 self._asked.add(address)
-                self._describers.submit(self._describe, address, workers[address])
+                self._describer.submit(self._describe, address, workers[address])
         if any(seat.slots for seat in self.seats.values()) and not self._starved():
             self._alone_since = now
         elif now - self._alone_since > NOBODY_S:
@@ -253,7 +259,7 @@ class Dispatcher:
     def _welcome(self, address: str, info: Mapping[str, Any], found: Any) -> None:
         """Take a worker, or refuse it."""
         self._asked.discard(address)
-        if address not in self._lives:
+        if address not in self._lives or isinstance(found, (OSError, TimeoutError)):  # it has ended, or is asked again
             return
         name = str(info.get("name", address))
         reason = objection(self.mine, found)
@@ -275,8 +281,7 @@ class Dispatcher:
         """A worker has ended or hangs: its jobs are placed on others."""
         del self.seats[seat.address]
         self.say(f"the worker {seat} {how}; {len(seat.running)} of its tasks are started again")
-        with suppress(Exception):
-            self.client.cancel(list(seat.running.values()), force=True)
+        self._cancel(list(seat.running.values()))
         for job in list(seat.running):
             self._blame(job, f"{seat}")
         seat.running.clear()
@@ -289,18 +294,23 @@ class Dispatcher:
             workers = " and ".join(job.ended)
             job.future.set_exception(FaultError(f"quarantined: the workers {workers} ended while they executed it"))
 
-    def _finished(self, seat: Seat, job: Job) -> None:
-        """A task of Dask has come to an end."""
-        task = seat.running.pop(job, None)
-        if task is None:  # the worker was given up before
-            return
+    def _gather(self, seat: Seat, job: Job, task: Any) -> None:
+        """Get the result of a task; in another thread, since the worker may have ended or hang."""
+        error: BaseException | None
+        result = None
         try:
             error = None if task.status == "finished" else task.exception(timeout=RESULT_S)
             result = task.result(timeout=RESULT_S) if error is None else None
-        except Exception as problem:  # noqa: BLE001  # the worker has ended with the result, or the scheduler has
+        except Exception as problem:  # noqa: BLE001  # of Dask, tornado or ssl: the result is lost
             error = problem
-        finally:
-            task.release()
+        self._events.put((self._finished, (seat, job, task, result, error)))
+
+    def _finished(self, seat: Seat, job: Job, task: Any, result: Any, error: BaseException | None) -> None:
+        """A task of Dask has come to an end."""
+        if seat.running.get(job) is not task:  # the worker was given up before
+            return
+        del seat.running[job]
+        task.release()
         kind = type(error).__name__
         if error is None:
             seat.done += 1
@@ -311,8 +321,8 @@ class Dispatcher:
             self.seats.pop(seat.address, None)
             self._refuse(seat.address, f"the worker {seat} is not used any more: {error}")
             self._waiting[job.resource].appendleft(job)
-            for other, running in seat.running.items():
-                self.client.cancel([running], force=True)
+            self._cancel(list(seat.running.values()))
+            for other in seat.running:
                 self._waiting[other.resource].appendleft(other)
             seat.running.clear()
         elif isinstance(error, WorkerFailed) or kind == "KilledWorker":
@@ -358,7 +368,7 @@ class Dispatcher:
             retries=0,
         )
         seat.running[job] = task
-        task.add_done_callback(lambda _: self._events.put((self._finished, (seat, job))))
+        task.add_done_callback(lambda _: self._gatherer.submit(self._gather, seat, job, task))
 
 
 def _suspected(seat: Seat) -> bool:

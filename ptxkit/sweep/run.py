@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ptxkit.errors import FaultError, UnavailableError
+from ptxkit.errors import FaultError, PtxkitError, UnavailableError
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.executor import Executor
 from ptxkit.sweep.journal import Entry, Journal
@@ -125,10 +125,18 @@ class Sweep:
             raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
         except BaseException:
             self._executor.abort()
+            with suppress(PtxkitError):  # the journal may be what failed
+                self._keep(pending)
             raise
         finally:
             self._executor.end()
         return self.entries()
+
+    def _keep(self, pending: dict[Future[Any], _Step]) -> None:
+        """Record what was measured when the sweep was stopped and has not been read yet."""
+        for future, step in pending.items():
+            if step.compiled is not None and future.done() and not future.cancelled() and future.exception() is None:
+                self._record(step.tile, _with(future.result(), step.compiled))
 
     def entries(self) -> list[Entry]:
         """The results so far, in the order of :meth:`run`; also after a sweep was stopped."""

@@ -42,4 +42,4 @@ def test_another_file_beside_a_description_does_not_change_it(description):
 
 
 def test_a_file_that_is_not_there_differs():
-    assert "no file" in identity("/none/k.py")["description"]
+    assert "No such file" in identity("/none/k.py")["description"]
