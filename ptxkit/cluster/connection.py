@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -99,15 +100,23 @@ def _client(at: Endpoint, security: Any = None) -> Iterator[Any]:
     from distributed import Client
 
     quiet()
+    security = security or at.security
     with interrupts_blocked(), _answering(at.address):  # its threads leave Ctrl-C to this thread
-        client = Client(
-            at.address, security=security or at.security, timeout=CONNECT_S, set_as_default=False, name="ptxkit"
-        )
+        asyncio.run(_probe(at.address, security))
+        client = Client(at.address, security=security, timeout=CONNECT_S, set_as_default=False, name="ptxkit")
     try:
         yield client
     finally:
         with suppress(TimeoutError):
             client.close(timeout=5)
+
+
+async def _probe(address: str, security: Any) -> None:
+    """Raise OSError or TimeoutError where no scheduler answers; a client of Dask would leave a thread behind."""
+    from distributed.core import rpc
+
+    async with rpc(address, connection_args=security.get_connection_args("client"), timeout=CONNECT_S) as scheduler:
+        await asyncio.wait_for(scheduler.identity(n_workers=0), CONNECT_S)
 
 
 @contextmanager

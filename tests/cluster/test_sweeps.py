@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("distributed", reason="clusters need Dask")
 pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
 
+from distributed import Future, utils
 from ptxkit_processes import Command
 
 from ptxkit.cluster import connection, dispatch, start, tasks
@@ -24,6 +26,21 @@ from ptxkit.sweep.problem import Problem, explore
 from ptxkit.sweep.run import Sweep
 
 THREADS = [32, 64, 128, 256, 512]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left():
+    """End the threads that Dask keeps for the next cluster: commands that other tests run in this process would wait for them."""
+    yield
+    utils._offload_executor.shutdown()
+    utils._offload_executor = type(utils._offload_executor)(1, thread_name_prefix="Dask-Offload")
+    if Future._cb_executor is not None:
+        Future._cb_executor.shutdown()
+        Future._cb_executor = None
+    deadline = time.monotonic() + 10
+    while threading.active_count() > 1 and time.monotonic() < deadline:  # a thread that ends by itself
+        time.sleep(0.05)
+    assert [t.name for t in threading.enumerate() if not t.name.startswith("execnet")] == ["MainThread"]
 
 
 @pytest.fixture
@@ -91,9 +108,8 @@ def test_a_hung_worker_is_left_out(problem, tmp_path, said, monkeypatch):
     with connected("local", None, False, 2) as cluster:
         first, _ = workers(cluster)
         swept = sweep(problem(), tmp_path / "j", cluster, said)
-        os.kill(first, signal.SIGSTOP)
         try:
-            entries = swept.run()
+            entries = swept.run(once(lambda: os.kill(first, signal.SIGSTOP), lambda line: "2 workers" in line))
         finally:
             os.kill(first, signal.SIGCONT)
     assert {e.status for e in entries} == {"ok"}
