@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from ptxkit_processes import run
+from ptxkit_processes import Command, run
 
 from ptxkit import cli
 from ptxkit.errors import FaultError
@@ -198,6 +198,42 @@ def test_the_machine_code_of_what_is_shown_is_disassembled_in_the_pool(tmp_path,
     assert "%, " in capsys.readouterr().out
     assert exit_of(*SWEEP, "--journal", tmp_path / "j", "--json", "-") == 0
     assert gathered == [1, 0]
+
+
+def test_a_cluster_shows_the_table_and_an_interrupt_keeps_what_is_known(tmp_path):
+    pytest.importorskip("distributed", reason="clusters need Dask")
+    pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
+    done = run(*SWEEP, "--cluster", "local", "--journal", tmp_path / "j")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 of 3 configurations" in done.stdout
+    words = ["sweep", "tiles", "fused_l2norm:vectorized", "16", "1024", "--cluster", "local", "--journal", tmp_path / "k"]
+    started = Command([*words, "--workers", "1"])
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (not (tmp_path / "k").exists() or (tmp_path / "k").read_bytes().count(b"\n") < 3):
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate()
+    assert started.returncode == 130, err
+    assert "these are the results so far" in out
+    assert "the same command goes on from there" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--cluster", "node1:8786"], "--insecure in a network that you trust"),
+        (["--cluster", "tls://node1"], "needs --tls DIRECTORY"),
+        (["--cluster", "local", "--insecure"], "not for --cluster local"),
+        (["--tls", "keys"], "are for --cluster ADDRESS"),
+        (["--cluster", "127.0.0.1", "--workers", "2"], "--workers is for this machine"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_line(words, complaint, capsys):
+    assert exit_of("sweep", "tiles", "saxpy:vectorized", "64", *words) == 2
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert len(err.splitlines()) == 1
 
 
 def test_an_interrupt_loses_nothing(tmp_path):
