@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ptxkit"
 DRIVER = ("cuda.core", "cuda.bindings.driver", "cuda.bindings.runtime", "cuda.bindings.cufile")
-HEAVY = ("numpy", "cuda", "ml_dtypes", "tabulate", "hypothesis", "torch")
+HEAVY = ("numpy", "cuda", "ml_dtypes", "tabulate", "hypothesis", "torch", "dask", "distributed")
 
 
 @cache
@@ -129,7 +129,7 @@ def test_import_starts_nothing_heavy(statement):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["list"], ["doctor"], ["new"], ["cache"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["list"], ["doctor"], ["new"], ["cache"], ["cluster"]])
 def test_help_starts_nothing_heavy(command):
     code = (
         "import sys\nfrom ptxkit.cli import main\n"

@@ -307,7 +307,8 @@ class Dispatcher:
 
     def _finished(self, seat: Seat, job: Job, task: Any, result: Any, error: BaseException | None) -> None:
         """A task of Dask has come to an end."""
-        if seat.running.get(job) is not task:  # the worker was given up before
+        held = seat.running.get(job)
+        if held is not task:  # the worker was given up before
             return
         del seat.running[job]
         task.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -13,12 +14,13 @@ pytest.importorskip("distributed", reason="clusters need Dask")
 pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
 
 from distributed import Future, utils
-from ptxkit_processes import Command
+from ptxkit_processes import Command, run
 
 from ptxkit.cluster import connection, dispatch, start, tasks
 from ptxkit.cluster.connection import connected
 from ptxkit.cluster.executor import ClusterExecutor
 from ptxkit.cluster.gpus import ClusterGpu, hold
+from ptxkit.cluster.security import write_keys
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep import search
 from ptxkit.sweep.journal import Journal, read
@@ -30,7 +32,7 @@ THREADS = [32, 64, 128, 256, 512]
 
 @pytest.fixture(autouse=True)
 def no_thread_left():
-    """End the threads that Dask keeps for the next cluster: commands that other tests run in this process would wait for them."""
+    """End the threads that Dask keeps: a command that is interrupted in this process by another test would end the process."""
     yield
     utils._offload_executor.shutdown()
     utils._offload_executor = type(utils._offload_executor)(1, thread_name_prefix="Dask-Offload")
@@ -104,7 +106,7 @@ def test_a_killed_worker_costs_nothing_but_time(problem, tmp_path, said):
 
 
 def test_a_hung_worker_is_left_out(problem, tmp_path, said, monkeypatch):
-    monkeypatch.setattr(dispatch, "HUNG_S", 3.0)
+    monkeypatch.setattr(dispatch, "HUNG_S", 8.0)
     with connected("local", None, False, 2) as cluster:
         first, _ = workers(cluster)
         swept = sweep(problem(), tmp_path / "j", cluster, said)
@@ -127,13 +129,21 @@ def test_a_configuration_that_kills_workers_is_quarantined_after_two(problem, tm
 
 
 def test_a_lost_scheduler_stops_the_sweep_which_goes_on_elsewhere(problem, tmp_path, said, monkeypatch):
-    monkeypatch.setattr(dispatch, "LOST_S", 1.0)
-    scheduler = Command(["cluster", "scheduler", "--port", "0"])
+    monkeypatch.setattr(dispatch, "LOST_S", 8.0)
+    monkeypatch.setattr(connection, "CONNECT_S", 6.0)
+    keys = str(tmp_path / "keys")
+    write_keys(keys)
+    scheduler = Command(["cluster", "scheduler", "--port", "0", "--tls", keys])
     address = scheduler.stdout.readline().split()[-1]
-    worker = Command(["cluster", "worker", address, "--no-gpu", "--workers", "1"])
+    worker = Command(["cluster", "worker", address, "--no-gpu", "--workers", "1", "--tls", keys])
     try:
         assert "with the emulator" in worker.stdout.readline()
-        with connected(address, None, False) as cluster:
+        status = run("cluster", "status", address, "--tls", keys, "--json")
+        (row,) = json.loads(status.stdout)["workers"]
+        assert (row["refused"], row["gpu"], row["slots"]) == ("", None, 1)
+        with pytest.raises(UnavailableError, match="does not answer"), connected(address.replace("tls", "tcp"), None, False):
+            pass
+        with connected(address, keys, False) as cluster:
             swept = sweep(problem(), tmp_path / "j", cluster, said)
             with pytest.raises(UnavailableError, match="does not answer any more"):
                 swept.run(once(lambda: scheduler.send_signal(signal.SIGKILL)))
