@@ -307,8 +307,7 @@ class Dispatcher:
 
     def _finished(self, seat: Seat, job: Job, task: Any, result: Any, error: BaseException | None) -> None:
         """A task of Dask has come to an end."""
-        held = seat.running.get(job)
-        if held is not task:  # the worker was given up before
+        if job not in seat.running or seat.running[job] is not task:  # the worker was given up before
             return
         del seat.running[job]
         task.release()

@@ -39,6 +39,8 @@ def no_thread_left():
     if Future._cb_executor is not None:
         Future._cb_executor.shutdown()
         Future._cb_executor = None
+    for loop in list(utils.LoopRunner._all_loops):  # of a client whose scheduler was killed
+        loop.add_callback(loop.stop)
     deadline = time.monotonic() + 10
     while threading.active_count() > 1 and time.monotonic() < deadline:  # a thread that ends by itself
         time.sleep(0.05)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep import measuring, search
-from ptxkit.sweep.journal import Journal, read
+from ptxkit.sweep.compiling import Compiled
+from ptxkit.sweep.journal import Entry, Journal, read
 from ptxkit.sweep.problem import Problem, explore
 from ptxkit.sweep.run import Sweep
 
@@ -162,3 +164,42 @@ def test_no_gpu_ends_it(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "serve", unready)
     with pytest.raises(UnavailableError, match="measuring cannot start"):
         sweep(tmp_path / "j.jsonl").run()
+
+
+class Ending:
+    """An executor that can execute nothing any more when it is to measure the tile of 128 threads; the others are measured."""
+
+    slots, measurers = 3, 1
+
+    def start(self):
+        return None
+
+    def compile(self, tile):
+        return done(Compiled(fingerprint=str(tile["THREADS"])))
+
+    def measure(self, tile, compiled, best):
+        return done(UnavailableError("no worker is left") if tile["THREADS"] == 128 else Entry(tile, "ok", time_us=1.0))
+
+    def report(self):
+        return ""
+
+    def abort(self):
+        pass
+
+    end = abort
+
+
+def done(result):
+    future = Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+def test_what_is_measured_when_the_workers_end_is_kept(tmp_path):
+    swept = sweep(tmp_path / "j", executor=Ending())
+    with pytest.raises(UnavailableError, match="no worker is left"):
+        swept.run()
+    assert sorted(e.tile["THREADS"] for e in read(tmp_path / "j").entries) == [256, 512]
