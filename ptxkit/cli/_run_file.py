@@ -187,12 +187,12 @@ def run_file(
 
     path, entry = _existing(words)
     iterations = _iterations(numbers)
-    compile_options = _compile_options(options, entry)
+    how = compile_options(options, entry)
     call_parts = _parsed(options)  # before anything is compiled
     tolerance = tolerance_of(options)
     with progress() as say:
         say(f"compiling {path.name}")
-        file = compile_file(path, target or device.target, compile_options)
+        file = compile_file(path, target or device.target, how)
     if not options.launches:
         chosen = (file.entry(entry),) if entry else file.entries
         print_json(texts.entries_json(file, chosen)) if as_json else click.echo(texts.entries_text(file, chosen))
@@ -220,9 +220,9 @@ def call_of(words: str, options: FileOptions, target: Target | None) -> Call:
     from ptxkit.source_run.entries import compile_file
 
     path, entry = _existing(words)
-    compile_options = _compile_options(options, entry)
+    how = compile_options(options, entry)
     parts = _parsed(options)
-    return _call(compile_file(path, target, compile_options), entry, options, *parts)
+    return _call(compile_file(path, target, how), entry, options, *parts)
 
 
 def _existing(words: str) -> tuple[Path, str]:
@@ -255,7 +255,15 @@ def _iterations(numbers: tuple[str, ...]) -> int | None:
     return parse_iterations(numbers[0])
 
 
-def _compile_options(options: FileOptions, entry: str) -> CompileOptions:
+def compile_options(options: FileOptions, entry: str = "") -> CompileOptions:
+    """The options for the compilation, of the command line.
+
+    Args:
+        entry: the kernel that is named; an instance of a template is instantiated.
+
+    Raises:
+        UsageError: a macro without a name or given twice, or a directory that does not exist.
+    """
     from ptxkit.source_run.entries import CompileOptions
 
     defines: dict[str, str | None] = {}

@@ -140,6 +140,15 @@ def _clearer(found: Any, header: _Header, target: Target) -> Any:
     return found
 
 
+def written_target(text: str, name: str) -> Target:
+    """The target that a PTX text names.
+
+    Raises:
+        PtxSyntaxError: it names none, or one that does not exist.
+    """
+    return _header(text, name).target
+
+
 def _header(text: str, name: str) -> _Header:
     bare = without_comments(text)
     version = re.search(r"^\s*\.version\s+(\d+\.\d+)", bare, re.MULTILINE)

@@ -39,18 +39,28 @@ def answer(program: str, request: Mapping[str, Any]) -> dict[str, Any]:
         input=pickle.dumps(dict(request)),
         capture_output=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment_of_children(),
     )
     if done.returncode != 0:
-        raise ChildCrashError(_how_it_ended(done))
+        raise ChildCrashError(how_it_ended(done.returncode, done.stderr))
     result: dict[str, Any] = pickle.loads(done.stdout)
     return result
 
 
-def _how_it_ended(done: subprocess.CompletedProcess[bytes]) -> str:
-    code = done.returncode
+def environment_of_children() -> dict[str, str]:
+    """The environment of a process that imports what this one can import."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def how_it_ended(code: int, stderr: bytes) -> str:
+    """How a process ended: ``SIGABRT (free(): invalid pointer)``.
+
+    Args:
+        code: its return code; negative for a signal.
+        stderr: what it wrote to stderr, whose last line says why.
+    """
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-    lines = done.stderr.decode(errors="replace").split("\n")
+    lines = stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"{how} ({last})" if last else how
 

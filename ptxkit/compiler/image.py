@@ -53,6 +53,8 @@ class Image:
         from_cache: whether it was loaded from the cache.
         expanded: of a source with host code: its text with headers and macros, which declares the kernels; "" otherwise. The
             cache does not hold it.
+        left_out: what was left out as host code, such as ``"3 functions, 2 includes"``; "" where nothing was. The cache does
+            not hold it.
     """
 
     target: str
@@ -67,6 +69,7 @@ class Image:
     key: str = ""
     from_cache: bool = False
     expanded: str = field(default="", repr=False, compare=False)
+    left_out: str = field(default="", repr=False, compare=False)
 
     def entry(self, name: str) -> str:
         """The mangled name of a kernel given by mangled name, name expression, or a name that only one kernel has.

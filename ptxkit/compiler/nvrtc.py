@@ -92,7 +92,7 @@ def _without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Im
         image = compile_device_part(wanted, found, build)
     except (CompileError, UnavailableError) as error:
         raise failure or error from None
-    image = replace(image, expanded=found.part.unit.text)
+    image = replace(image, expanded=found.part.unit.text, left_out=found.left_out)
     if not found.note:
         return image
     note = f"{Path(wanted.name).name}: note: {found.note}"

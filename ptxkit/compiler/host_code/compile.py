@@ -15,7 +15,15 @@ from pathlib import Path
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.diagnostics import Diagnostic, failure
 from ptxkit.compiler.host_code.device_part import NOT_COMPILED, DevicePart, Dropped, Piece, device_part, summary
-from ptxkit.compiler.host_code.headers import OF_THE_HOST, ON_DEMAND, PRELUDE, PRELUDE_NAME, WHEELS, Headers
+from ptxkit.compiler.host_code.headers import (
+    NOT_FOUND,
+    OF_THE_HOST,
+    ON_DEMAND,
+    PRELUDE,
+    PRELUDE_NAME,
+    Headers,
+    wheel_of,
+)
 from ptxkit.compiler.image import Image, shorten
 from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.request import Request, defined_macros
@@ -60,9 +68,25 @@ class Extraction:
         return self.part.is_changed or bool(self.headers.standard) or known
 
     @property
+    def has_device_code(self) -> bool:
+        """Whether the source, or a header of its own, has a function or variable for the device."""
+        return any(piece.device for piece in self.part.pieces)
+
+    @property
+    def not_found(self) -> tuple[str, ...]:
+        """The headers that were not found, and that are not known to be of the host."""
+        dropped = self.headers.dropped(self.part)
+        return tuple(dict.fromkeys(d.name for d in dropped if d.what == "include" and d.reason == NOT_FOUND))
+
+    @property
+    def left_out(self) -> str:
+        """What was left out, in numbers: ``"3 functions, 2 includes"``; "" where nothing was."""
+        return summary(self.dropped)
+
+    @property
     def note(self) -> str:
         """One line on what was left out."""
-        return f"left out as host code: {summary(self.dropped)}" if self.dropped else ""
+        return f"left out as host code: {self.left_out}" if self.dropped else ""
 
     def files(self) -> tuple[str, dict[str, str], dict[str, list[int]]]:
         """The device code of the source, name -> that of each header, and name -> the identities of its inclusions.
@@ -242,9 +266,9 @@ def _explained(error: CompileError, found: Extraction) -> CompileError:
         re.sub(_DELETED, "is a host function, which device code cannot call", text) for text in (str(error), error.log)
     ]
     hints = _left_out(error.log or str(error), found)
-    absent = [d.name for d in found.headers.dropped(found.part) if d.what == "include" and "not found" in d.reason]
-    wheels = [f"pip install {wheel}" for name in absent for start, wheel in WHEELS.items() if name.startswith(start)]
+    absent = found.not_found
     if absent:
+        wheels = [f"pip install {wheel}" for name in absent if (wheel := wheel_of(name))]
         advice = "; ".join(dict.fromkeys(wheels)) or "give their directory with -I"
         more = ", ..." if len(absent) > 6 else ""
         hints.append(f"headers that were not found: {', '.join(absent[:6])}{more} ({advice})")

@@ -63,7 +63,9 @@ ON_DEMAND: tuple[tuple[str, str], ...] = (
 WHEELS = {"curand_kernel.h": "nvidia-curand", "cutlass/": "nvidia-cutlass", "cute/": "nvidia-cutlass"}
 """Headers for device code -> the wheel that holds them, if it is not installed."""
 
-OF_THE_HOST = "of the host"  # why an include is left out
+# why an include is left out
+OF_THE_HOST = "of the host"
+NOT_FOUND = "not found, and taken as a header of the host"
 
 PRELUDE_NAME = "ptxkit_host_types.h"
 PRELUDE = """#pragma once
@@ -175,7 +177,7 @@ class Headers:
                     self.memory[name] = _cub(self.search)
                     return ""
         if name in self.missing:
-            return OF_THE_HOST if name in HOST_ONLY else "not found, and taken as a header of the host"
+            return OF_THE_HOST if name in HOST_ONLY else NOT_FOUND
         if name in self.standard:
             # headers of libcu++ take a second to compile, so that sources whose device code uses none of std get none
             if "std" not in words:
@@ -193,6 +195,11 @@ class Headers:
             for include in inclusion.includes
             if include.inclusion is None and (reason := self.reason(include.name, part))
         ]
+
+
+def wheel_of(name: str) -> str:
+    """The wheel that holds a header for device code; "" for a header of no known wheel."""
+    return next((wheel for start, wheel in WHEELS.items() if name.startswith(start)), "")
 
 
 @cache
