@@ -26,10 +26,17 @@ HEADINGS = {
 @click.option("-I", "--include", "include_dirs", multiple=True, metavar="DIR", help="Search DIR for headers.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="NAME[=VALUE]", help="Define a macro.")
 @click.option(
-    "--compiler-option", "compiler_options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC, such as --std=c++20."
+    "--compiler-option",
+    "compiler_options",
+    multiple=True,
+    metavar="OPTION",
+    help="Pass an option to NVRTC, such as --std=c++20.",
 )
 @click.option(
-    "--jobs", type=WholeNumber(1, 512), metavar="N", help="Compile in this many processes; default: one for each processor."
+    "--jobs",
+    type=WholeNumber(1, 512),
+    metavar="N",
+    help="Compile in this many processes; default: one for each processor.",
 )
 @click.option(
     "--timeout",
@@ -44,9 +51,10 @@ HEADINGS = {
 def command(folders: tuple[str, ...], **given: Any) -> int:
     """Compile every .cu and .ptx file in folders, and tabulate what became of each.
 
-    A file compiles untouched, compiles with its host code left out, has no device code, or fails; a failure has its first error,
-    a reason and what to do about it. A summary counts the verdicts and the reasons. Each file is compiled in a process of its
-    own, so that one that crashes a compiler or never ends does not end the survey; Ctrl-C shows what is known by then.
+    A file compiles untouched, compiles with its host code left out, has no device code, or fails; a failure has its first
+    error, a reason and what to do about it. A summary counts the verdicts and the reasons. Files are compiled in other
+    processes, so that one that crashes a compiler or never ends does not end the survey. Ctrl-C shows what is known by then.
+    The exit code is 0 only if no file fails.
 
     FOLDER: a folder, which is searched with all folders below it, or a single file.
     """
@@ -63,7 +71,9 @@ def command(folders: tuple[str, ...], **given: Any) -> int:
     if json_file not in (None, "-"):
         check_writable(json_file)
     target = parse_arch(given["arch"])
-    options = compile_options(FileOptions(**{name: given[name] for name in ("defines", "include_dirs", "compiler_options")}))
+    options = compile_options(
+        FileOptions(**{name: given[name] for name in ("defines", "include_dirs", "compiler_options")})
+    )
     settings = Settings(
         target.name if target is not None else None,
         options.include_dirs,
@@ -104,7 +114,17 @@ def text(survey: Survey, kind: Any) -> str:
         return csv_text.written(
             COLUMNS,
             (
-                (f.file, f.verdict.value, f.kernels, f"{f.seconds:.3f}", f.reason, f.error, f.hint, f.left_out, f.target)
+                (
+                    f.file,
+                    f.verdict.value,
+                    f.kernels,
+                    f"{f.seconds:.3f}",
+                    f.reason,
+                    f.error,
+                    f.hint,
+                    f.left_out,
+                    f.target,
+                )
                 for f in files
             ),
         )
@@ -138,7 +158,5 @@ def _total(survey: Survey) -> str:
     share = f" ({good / len(meant):.0%})" if meant else ""
     kernels = number_of(sum(f.kernels for f in files), "kernel")
     cached = sum(f.from_cache for f in files)
-    note = f"; {cached} from the cache" if cached else ""
-    return (
-        f"{good} of {number_of(len(meant), 'file')} with device code compile{share}, with {kernels}, in {survey.seconds:.1f} s{note}"
-    )
+    took = f"in {survey.seconds:.1f} s" + (f"; {cached} from the cache" if cached else "")
+    return f"{good} of {number_of(len(meant), 'file')} with device code compile{share}, with {kernels}, {took}"

@@ -30,6 +30,7 @@ from ptxkit.source_run.survey_reasons import Failure, Reason, crashed, timed_out
 
 SCHEMA = "ptxkit.survey/1"
 HEADER_SUFFIXES = (".h", ".cuh", ".hpp", ".hxx", ".inl", ".inc")
+PROGRAM = "ptxkit.source_run.survey_worker"
 START_S = 120.0
 """Limit for a process to become ready, before the first file."""
 
@@ -140,7 +141,9 @@ def find(folders: Iterable[str]) -> Found:
             for name in sorted(names):
                 file = Path(where) / name
                 if file.suffix in suffixes and file.is_file():
-                    sources.setdefault(os.path.realpath(file), file)  # a link to a file that is there already adds nothing
+                    sources.setdefault(
+                        os.path.realpath(file), file
+                    )  # a link to a file that is there already adds nothing
                 elif file.suffix in HEADER_SUFFIXES:
                     headers.setdefault(name, []).append(file)
     if not sources:
@@ -206,11 +209,12 @@ class Survey:
         finally:
             for worker in workers:
                 worker.end()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
             self.seconds = time.perf_counter() - begin
 
-    def _work(
-        self, worker: _Worker, waiting: queue.SimpleQueue[Path], answers: queue.SimpleQueue[Any]
-    ) -> None:
+    def _work(self, worker: _Worker, waiting: queue.SimpleQueue[Path], answers: queue.SimpleQueue[Any]) -> None:
         """Compile files in one process until none is left; the function of a thread."""
         try:
             while not worker.is_over:
@@ -219,7 +223,7 @@ class Survey:
                 except queue.Empty:
                     return
                 answers.put((file, self._verdict(file, worker)))
-        except Exception as error:  # the main thread raises it
+        except Exception as error:  # noqa: BLE001  # the main thread raises it
             answers.put(error)
         finally:
             worker.end()
@@ -331,7 +335,7 @@ class _Worker:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
             # a group of its own, which Ctrl-C does not reach, and which is killed with the processes that it started
             self._process = process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ptxkit.source_run.survey_worker"],
+                [sys.executable, "-P", "-m", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -388,5 +392,3 @@ class _Worker:
         for stream in (process.stdin, process.stdout, self._stderr):
             with contextlib.suppress(OSError):
                 stream.close()
-
-

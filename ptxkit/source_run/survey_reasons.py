@@ -54,7 +54,7 @@ def reason_of(log: str) -> Reason:
     for pattern, make in _RULES:
         if match := re.search(pattern, log):
             return make(match, log)
-    return Reason(OTHER, "correct the place that the error names; nvcc or ptxas would refuse it, too, if this is all of the source")
+    return Reason(OTHER, "correct the place that the error names (ptxkit run FILE shows all errors)")
 
 
 def _headers(_: re.Match[str], log: str) -> Reason:
@@ -93,8 +93,10 @@ def _fixed(name: str, hint: str) -> Callable[[re.Match[str], str], Reason]:
 
 
 def _host_name(match: re.Match[str], log: str) -> Reason:
-    named = _HOST_NAME.search(log)
-    what = f"{named[1]} {named[2]} in {named[3]}" if named else "the function that the error names"
+    if named := _HOST_NAME.search(log):
+        what = f"{named[1]} {named[2]} in {named[3]}"
+    else:
+        what = "the function that the error names"
     return Reason("host code in device code", f"mark {what} __device__, or do not use it in device code")
 
 
@@ -105,8 +107,12 @@ def _undeclared(match: re.Match[str], log: str) -> Reason:
     if not name:
         return Reason("undeclared name", "include the header that declares the namespace or class that the error names")
     if re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        return Reason("undeclared name", f"define the macro as the build does: --define {name}=VALUE; or include its header")
-    return Reason("undeclared name", f"include the header that declares {name}, or the source that this one is included by")
+        return Reason(
+            "undeclared name", f"define the macro as the build does: --define {name}=VALUE; or include its header"
+        )
+    return Reason(
+        "undeclared name", f"include the header that declares {name}, or the source that this one is included by"
+    )
 
 
 def _target(match: re.Match[str], log: str) -> Reason:
@@ -115,14 +121,22 @@ def _target(match: re.Match[str], log: str) -> Reason:
 
 _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
     (r'cannot open source file "', _headers),
-    (r"this '\}' closes nothing|this '\{' is not closed", _fixed("braces", "correct the brace, or define the macro that holds one")),
+    (
+        r"this '\}' closes nothing|this '\{' is not closed",
+        _fixed("braces", "correct the brace, or define the macro that holds one"),
+    ),
     (r"compile for (sm_\w+) \(--arch", _target),
     (r"needs (sm_\w+).*; the target is", _target),
-    (r"cannot be assembled for", _fixed("target", "leave --arch out: PTX is then assembled for the target that it names")),
     (
-        r"device-side kernel launch could not be processed|a kernel launch from __device__ or __global__ functions|"
-        r'"cuda(DeviceSynchronize|StreamTailLaunch|StreamFireAndForget|GetParameterBuffer\w*|LaunchDevice\w*)" is undefined|'
-        r"cudaGraphSetConditional|cudaGraphLaunch",
+        r"cannot be assembled for",
+        _fixed("target", "leave --arch out: PTX is then assembled for the target that it names"),
+    ),
+    (
+        (
+            r"device-side kernel launch could not be processed|a kernel launch from __device__ or __global__ functions|"
+            r'"cuda(DeviceSynchronize|StreamTailLaunch|StreamFireAndForget|GetParameterBuffer\w*|LaunchDevice\w*)" is '
+            r"undefined|cudaGraphSetConditional|cudaGraphLaunch"
+        ),
         _fixed(
             "dynamic parallelism",
             "launch the kernel from the host: the device runtime (cudadevrt) that device-side launches need is not linked",
@@ -133,28 +147,44 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
         _fixed(LINKING, "the function or variable is defined in another source: include that source in this one"),
     ),
     (
-        r'"texture" (is undefined|is not a template)|no instance of overloaded function "(tex[123]D|tex2D\w*|tex1D\w*|'
-        r'surf[123]D\w*|texCubemap\w*)"|texture references?',
+        (
+            r'"texture" (is undefined|is not a template)|no instance of overloaded function "(tex[123]D|tex2D\w*|tex1D\w*|'
+            r'surf[123]D\w*|texCubemap\w*)"|texture references?'
+        ),
         _fixed(
             "texture reference",
             "take a cudaTextureObject_t as a parameter: CUDA 12 has no texture and surface references any more",
         ),
     ),
-    (r"is a host function, which device code cannot call|was left out as host code|considered a host function", _host_name),
+    (
+        r"is a host function, which device code cannot call|was left out as host code|considered a host function",
+        _host_name,
+    ),
     (_UNDECLARED.pattern, _undeclared),
-    (r"#error directive", _fixed("#error", "meet the condition that the message names, mostly with --define or --arch")),
-    (r"static assertion failed", _fixed("static assertion", "meet the condition that the message names, mostly with --define")),
+    (
+        r"#error directive",
+        _fixed("#error", "meet the condition that the message names, mostly with --define or --arch"),
+    ),
+    (
+        r"static assertion failed",
+        _fixed("static assertion", "meet the condition that the message names, mostly with --define"),
+    ),
     (
         r"Unsupported \.version|is newer than nvJitLink",
         _fixed("PTX version", "lower .version, or run: pip install -U nvidia-nvjitlink"),
     ),
     (
         r"no \.(version|target) directive",
-        _fixed("no PTX", "the file has no header of a PTX module; begin it with .version, .target and .address_size 64"),
+        _fixed(
+            "no PTX", "the file has no header of a PTX module; begin it with .version, .target and .address_size 64"
+        ),
     ),
     (
-        r"PTX line \d+|asm operand|invalid constraint|in inline PTX|Parsing error near",
-        _fixed("inline PTX", "correct the instruction at the PTX line that the error names"),
+        (
+            r"Not a name of any known instruction|PTX line \d+|asm operand|invalid constraint|Parsing error near|"
+            r"[Aa]rguments mismatch for instruction"
+        ),
+        _fixed("instruction", "correct the instruction that the error names"),
     ),
     (
         r"concept|requires clause|consteval|C\+\+20|C\+\+23",

@@ -1,0 +1,96 @@
+"""ptxkit survey."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from ptxkit import cli
+from ptxkit.source_run.survey import Survey
+
+KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
+
+
+def exit_of(*args):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["survey", *map(str, args)])
+    return stopped.value.code
+
+
+@pytest.fixture
+def folder(tmp_path):
+    where = tmp_path / "sources"
+    where.mkdir()
+    (where / "good.cu").write_text(KERNEL)
+    (where / "bad.cu").write_text('#include "nosuch.h"\n' + KERNEL)
+    return where
+
+
+def test_the_table_the_summary_and_the_exit_code(folder, capsys):
+    assert exit_of(folder, "--jobs", 1) == 4
+    out = capsys.readouterr().out
+    rows = {line.split()[0].rpartition("/")[2]: line for line in out.splitlines() if line.startswith(str(folder))}
+    assert "compiles untouched" in rows["good.cu"]
+    shown = (
+        "missing header",
+        "with --include",
+        'cannot open source file "nosuch.h"',
+        "50%",
+        "1 of 2 files with device code",
+    )
+    assert [text for text in shown if text not in out] == []
+
+
+def test_a_header_that_lies_in_the_folder_is_named(folder, capsys):
+    (folder / "deep").mkdir()
+    (folder / "deep" / "nosuch.h").write_text("")
+    exit_of(folder, "--jobs", 1)
+    assert f"--include {folder}/deep" in capsys.readouterr().out
+    assert exit_of(folder, "--jobs", 1, "--include", folder / "deep") == 0
+
+
+def test_csv_and_json_have_a_row_for_each_file(folder, tmp_path, capsys):
+    assert exit_of(folder, "--jobs", 1, "--format", "csv", "--json", tmp_path / "s.json") == 4
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["verdict"] for row in rows] == ["fails", "compiles untouched"]
+    written = json.loads((tmp_path / "s.json").read_text())
+    assert written["schema"] == "ptxkit.survey/1" and written["complete"] is True
+    assert written["verdicts"] == {"fails": {"files": 1, "share": 0.5}, "untouched": {"files": 1, "share": 0.5}}
+    assert [f["reason"] for f in written["files"]] == ["missing header", ""]
+
+
+def test_an_interruption_shows_what_is_known(folder, monkeypatch, tmp_path, capsys):
+    run = Survey.run
+
+    def interrupted(self, say):
+        def stop(text):
+            if text.startswith("1 of"):
+                raise KeyboardInterrupt
+
+        run(self, stop)
+
+    monkeypatch.setattr(Survey, "run", interrupted)
+    assert exit_of(folder, "--jobs", 1, "--json", tmp_path / "s.json") == 130
+    got = capsys.readouterr()
+    assert "bad.cu" in got.out and "good.cu" not in got.out and "1 of 2 files" in got.err
+    assert json.loads((tmp_path / "s.json").read_text())["complete"] is False
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["absent"], 2, "does not exist"),
+        (["--arch", "sm_1", "."], 3, "sm_1"),
+        (["--define", "1x", "."], 2, "--define"),
+        (["--include", "absent", "."], 2, "no such directory"),
+        (["--json", "absent/s.json", "."], 2, "absent/s.json"),
+    ],
+)
+def test_bad_input(args, code, message, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert exit_of(*args) == code
+    got = capsys.readouterr()
+    assert message in got.err and got.err.count("\n") == 1
