@@ -185,7 +185,7 @@ def run_file(
     from ptxkit.source_run.entries import compile_file
     from ptxkit.source_run.run import plan_json, run_call
 
-    path, entry = _existing(words)
+    path, entry = existing(words)
     iterations = _iterations(numbers)
     how = compile_options(options, entry)
     call_parts = _parsed(options)  # before anything is compiled
@@ -219,13 +219,14 @@ def call_of(words: str, options: FileOptions, target: Target | None) -> Call:
     """
     from ptxkit.source_run.entries import compile_file
 
-    path, entry = _existing(words)
+    path, entry = existing(words)
     how = compile_options(options, entry)
     parts = _parsed(options)
     return _call(compile_file(path, target, how), entry, options, *parts)
 
 
-def _existing(words: str) -> tuple[Path, str]:
+def existing(words: str) -> tuple[Path, str]:
+    """The file and the entry that ``words`` name; UsageError if there is no such file."""
     from ptxkit.compiler.sources import split_entry
 
     path, entry = split_entry(words)

@@ -6,6 +6,7 @@ import importlib.machinery
 import keyword
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -65,6 +66,12 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
     help="Write to this directory (default: the current one).",
 )
 @click.option(
+    "--from",
+    "origin",
+    metavar="FILE[:KERNEL]",
+    help="Describe a kernel of this .cu or .ptx file instead of writing one; NAME.py has what its parameters and host code tell.",
+)
+@click.option(
     "--expression",
     metavar="FORMULA",
     help="Write the kernels of a formula, such as 'gelu(x + bias) * y', with a test: element by element, with sum, mean, max, "
@@ -89,6 +96,7 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
 def command(
     name: str,
     directory: Path,
+    origin: str | None,
     expression: str | None,
     columns: tuple[str, ...],
     arrays: tuple[str, ...],
@@ -102,6 +110,9 @@ def command(
     With --expression, the kernel computes a formula in three variants: unfused (one launch for each operation), fused and
     vectorized; and test_NAME.py tests them. In a formula, bias, weight, gamma and beta have one value per column, and alpha,
     scale, zero_point and eps are numbers, unless an option says otherwise; other names have one value per element.
+
+    With --from, only NAME.py is written: a description of a kernel that exists, with its sizes, arrays and launch. Its
+    reference() must be filled in, and lines that hold a guess are marked with TODO.
     """
     check_name(name)
     from ptxkit.workload.workload import snake_case
@@ -110,7 +121,15 @@ def command(
     # The class Conv2d of conv_2d needs its name written down, because Conv2d alone would give conv2d.
     naming = "" if snake_case(title) == name else f'    name = "{name}"\n'
     notes: list[str] = []
-    if expression is not None:
+    if origin is not None:
+        if expression is not None:
+            raise UsageError("--from describes a kernel that exists, and --expression writes one; give one of them")
+        refuse_without_expression({"--column": columns, "--array": arrays, "--scalar": scalars, "--range": ranges})
+        where = directory / f"{name}.py"
+        refuse_existing([where])  # before anything is compiled
+        files = {where: describe(origin, name, title, naming, directory)}
+        notes.append("fill in reference(), and look at the lines with TODO; until then the kernel is not verified")
+    elif expression is not None:
         from ptxkit.expression.files import generate
 
         texts = generate(expression, name, title, naming, columns, arrays, scalars, ranges, notes.append)
@@ -129,6 +148,26 @@ def command(
     click.echo(f"wrote {_listed([str(path) for path in files])}; now: ptxkit run {shown}")
 
 
+def describe(origin: str, name: str, title: str, naming: str, directory: Path) -> str:
+    """The description of a kernel that exists.
+
+    Args:
+        origin: ``FILE`` or ``FILE:KERNEL``. name, title, naming: of the description. directory: where it will be.
+
+    Raises:
+        UsageError: no such file or kernel, or several kernels and none is named. CompileError: the file does not compile.
+    """
+    from ptxkit.cli._output import stdout_set_aside
+    from ptxkit.cli._run_file import existing, names_source_file
+    from ptxkit.source_run.describe import description
+
+    if not names_source_file(origin):
+        raise UsageError(f"--from takes a .cu or .ptx file, with :KERNEL or without, not {origin!r}")
+    with stdout_set_aside():
+        path, kernel = existing(origin)
+        return description(path, kernel, name, title, naming, directory)
+
+
 def refuse_without_expression(given: dict[str, tuple[str, ...]]) -> None:
     """Raise UsageError for an option that has a meaning only with ``--expression``."""
     for option, values in given.items():
@@ -137,7 +176,7 @@ def refuse_without_expression(given: dict[str, tuple[str, ...]]) -> None:
 
 
 def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def check_name(name: str) -> None:
@@ -156,11 +195,16 @@ def _is_installed(name: str) -> bool:
     return importlib.machinery.PathFinder.find_spec(name, elsewhere) is not None
 
 
-def write_pair(pair: dict[Path, str]) -> None:
-    """Write all files or none; never overwrite an existing file."""
-    for path in pair:
+def refuse_existing(paths: Iterable[Path]) -> None:
+    """Raise UsageError if one of these files exists."""
+    for path in paths:
         if path.exists():
             raise UsageError(f"{path} exists already; choose another name or another --directory")
+
+
+def write_pair(pair: dict[Path, str]) -> None:
+    """Write all files or none; never overwrite an existing file."""
+    refuse_existing(pair)
     written = []
     try:
         for path, text in pair.items():

@@ -45,7 +45,7 @@ def misplaced(text: str, cubin: bytes, name: str) -> Misplaced | None:
     for kernel in module.entries.values():
         section = read.section(f".nv.shared.{kernel.name}")
         size = 0 if section is None else section.size
-        used = _names(module, kernel)
+        used = names_used(module, kernel)
         for array in sorted(arrays, key=lambda v: -v.align):
             if array.name in used and size % max(array.align, 1):
                 reserved = read.target.limits.reserved_bytes if read.target.cc >= 90 else 0
@@ -53,8 +53,8 @@ def misplaced(text: str, cubin: bytes, name: str) -> Misplaced | None:
     return None
 
 
-def _names(module: Module, kernel: Function) -> set[str]:
-    """The names that the kernel uses, and the functions that it can call."""
+def names_used(module: Module, kernel: Function) -> set[str]:
+    """The names that a kernel uses, and those that the functions use which it can call."""
     found: set[str] = set()
     todo = [kernel]
     while todo:

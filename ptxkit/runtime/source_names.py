@@ -41,30 +41,35 @@ def definitions(kernel: str, count: int, bare: str) -> list[tuple[str, ...]]:
     """The declarations of the ``count`` parameters, at each place where a text without comments defines ``kernel``."""
     found = []
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*\(", bare):
-        inside, after = _parenthesised(bare, match.end())
+        inside, after = enclosed(bare, match.end())
         if not after.lstrip().startswith("{"):
             continue  # a call, or only a declaration
-        parts = _at_commas(inside)
+        parts = at_commas(inside)
         if len(parts) == count:
             found.append(tuple(part.split("=")[0].strip() for part in parts))
     return found
 
 
-def _parenthesised(text: str, start: int) -> tuple[str, str]:
-    """(the text inside the parenthesis that opens before ``start``, the beginning of the text after it)."""
+def enclosed(text: str, start: int) -> tuple[str, str]:
+    """(the text inside the parenthesis or brace that opens before ``start``, the beginning of the text after it)."""
     depth = 1
     for at in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(text[at], 0)
         if depth == 0:
             return text[start:at], text[at + 1 : at + 200]
     return "", ""
 
 
-def _at_commas(text: str) -> list[str]:
-    """The parts between commas that stand outside brackets of any kind."""
+def at_commas(text: str, brackets: str = "()<>[]{}") -> list[str]:
+    """The parts between commas that stand outside brackets.
+
+    Args:
+        brackets: pairs of brackets; in an expression, ``<`` and ``>`` are none.
+    """
+    depths = {c: -1 if i % 2 else 1 for i, c in enumerate(brackets)}
     parts, depth = [""], 0
     for c in text:
-        depth += {"(": 1, "<": 1, "[": 1, "{": 1, ")": -1, ">": -1, "]": -1, "}": -1}.get(c, 0)
+        depth += depths.get(c, 0)
         if c == "," and depth == 0:
             parts.append("")
         else:

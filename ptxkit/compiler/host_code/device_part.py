@@ -125,6 +125,7 @@ class HostLaunch:
         kernel: as it is written: ``"scale<float, 256>"``.
         grid, block, shared: the expressions of its configuration; "" where left out.
         line: from 1.
+        arguments: the expressions that are passed.
     """
 
     kernel: str
@@ -132,6 +133,7 @@ class HostLaunch:
     block: str
     shared: str
     line: int
+    arguments: tuple[str, ...] = ()
 
     @property
     def concrete(self) -> bool:
@@ -760,7 +762,10 @@ class _Reader:
         inclusion, start, _ = self.part.unit.places(node.start_byte, node.end_byte)[0]
         kernel = " ".join(self._of(function.start_byte, function.end_byte).split())
         kernel = re.sub(r"\s*(<|>|::)\s*", r"\1", kernel)
-        return HostLaunch(kernel, grid, block, shared, inclusion.line(start))
+        given = node.child_by_field_name("arguments")
+        passed = [c for c in given.named_children if c.type != "comment"] if given is not None else []
+        arguments = tuple(" ".join(self._of(c.start_byte, c.end_byte).split()) for c in passed)
+        return HostLaunch(kernel, grid, block, shared, inclusion.line(start), arguments)
 
 
 def _further(node: Node) -> Node | None:

@@ -1,0 +1,172 @@
+"""What host code computes before a launch, as Python expressions: sizes, grids, blocks and the lengths of arrays.
+
+This is a translation of simple expressions, not an evaluation of host code: integers, names with one known value, ``+ - * / %
+<< >>``, parentheses, ``sizeof`` and ``dim3``. Everything else has no translation, and the caller says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ptxkit.compiler.image import without_comments
+from ptxkit.runtime.source_names import at_commas, enclosed
+from ptxkit.source_run.entries import element_type
+from ptxkit.source_run.grammar import ELEMENT_TYPES
+from ptxkit.workload.inputs import dtype_of
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d+)[uUlL]*(?![\w.])|(?P<float>\d*\.\d+(?:[eE][+-]?\d+)?|\d+\.?[eE]?[+-]?\d*)[fF]?(?!\w)|"
+    r"(?P<name>[A-Za-z_]\w*(?:\.[xyz])?)|(?P<operator><<|>>|[-+*/%(),]))"
+)
+_TYPES = r"(?:unsigned |signed )?(?:long long|long|int|short|char)(?: int)?|unsigned|size_t|float|double|u?int(?:8|16|32|64)_t"
+_CAST = re.compile(rf"\(\s*(?:{_TYPES})\s*\)|static_cast\s*<\s*(?:{_TYPES})\s*>")
+_SIZEOF = re.compile(r"sizeof\s*\(\s*([\w:]+(?:\s+[\w:]+)*)\s*\)")
+DEPTH = 8  # names that are defined by other names
+
+
+@dataclass(frozen=True)
+class HostText:
+    """The host code of a source.
+
+    Attributes:
+        text: the source without comments, in which every line has its number.
+        known: names whose meaning is given, such as host variables that are passed as sizes -> Python expression.
+    """
+
+    text: str
+    known: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: str, known: Mapping[str, str] | None = None) -> HostText:
+        """The host code of a source text."""
+        return cls(without_comments(source), known or {})
+
+    def value(self, expression: str, line: int = 0, depth: int = DEPTH) -> str:
+        """A number as a Python expression; "" if it has no translation.
+
+        Args:
+            expression: C++.
+            line: where it stands; of several definitions of a name the last one before it counts. 0: the last of all.
+        """
+        expression = _CAST.sub(" ", _SIZEOF.sub(_size_of, expression))
+        parts = []
+        at = 0
+        while at < len(expression.rstrip()):
+            token = _TOKEN.match(expression, at)
+            if token is None:
+                return ""
+            at = token.end()
+            if token["name"]:
+                found = self._named(token["name"], line, depth)
+                if not found:
+                    return ""
+                parts.append(found if re.fullmatch(r"[\w.]+", found) else f"({found})")
+            elif token["number"]:
+                digits = token["number"]
+                is_octal = re.fullmatch(r"0[0-7]+", digits)
+                parts.append(str(int(digits, 8)) if is_octal else digits)
+            elif token["float"]:
+                parts.append(token["float"])
+            else:
+                parts.append({"/": "//"}.get(token["operator"], token["operator"]))
+        return _checked(" ".join(parts))
+
+    def extent(self, expression: str, line: int = 0, depth: int = DEPTH) -> str:
+        """A grid or block as a Python expression, a number or a tuple; "" if it has no translation."""
+        text = expression.strip()
+        made = (
+            re.fullmatch(r"(?:dim3\s*)?(?:\((.*)\)|\{(.*)\})", text, re.DOTALL)
+            if text.startswith(("dim3", "{"))
+            else None
+        )
+        if made is not None:
+            values = [self.value(part, line, depth) for part in _parts(made[1] if made[1] is not None else made[2])]
+            if not values or len(values) > 3 or not all(values):
+                return ""
+            return values[0] if len(values) == 1 else f"({', '.join(values)})"
+        if re.fullmatch(r"[A-Za-z_]\w*", text) and depth:
+            parts = self._dim3(text, line)
+            if parts is not None:
+                return self.extent(f"dim3({parts})", line, depth - 1)
+        return self.value(text, line, depth)
+
+    def allocation(self, name: str, line: int = 0) -> str:
+        """The bytes that a pointer of the host is allocated with, as a Python expression; "" if that is not found."""
+        call = rf"\bcudaMalloc(?:Managed|Async|Host)?\s*\(\s*(?:\([^()]*\)\s*)?(?:reinterpret_cast\s*<[^()]*>\s*\(\s*)?&\s*{name}\s*\)?\s*,"
+        found = self._last(call, line)
+        if found is None:
+            return ""
+        arguments = _parts(enclosed(self.text, found.end())[0])
+        return self.value(arguments[0], line) if arguments else ""
+
+    def is_written(self, name: str) -> bool:
+        """Whether host code writes to an array of the device before the launch: ``cudaMemcpy`` to it, or ``cudaMemset``."""
+        return re.search(rf"\bcuda(?:Memcpy|Memset)\w*\s*\(\s*{name}\s*,", self.text) is not None
+
+    def lines(self, pattern: str) -> list[tuple[int, str]]:
+        """(number, text) of the lines in which a pattern occurs."""
+        found = enumerate(self.text.split("\n"), 1)
+        return [(number, " ".join(text.split())) for number, text in found if re.search(pattern, text)]
+
+    def _named(self, name: str, line: int, depth: int) -> str:
+        if name in self.known:
+            return self.known[name]
+        if not depth:
+            return ""
+        plain, _, component = name.partition(".")
+        if component:
+            parts = self._dim3(plain, line)
+            if parts is None:
+                return ""
+            values = [*_parts(parts), "1", "1"]
+            return self.value(values["xyz".index(component)], line, depth - 1)
+        macro = self._last(rf"^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+([^\n]+)$", 0)
+        if macro is not None:
+            return self.value(macro[1], line, depth - 1)
+        variable = self._last(
+            rf"\b(?:{_TYPES}|auto)\s+(?:[\w\s=,+*/-]*,\s*)?{name}\s*(?:=|\{{)\s*([^;,{{}}]+)\s*[;,}}]", line
+        )
+        return self.value(variable[1], line, depth - 1) if variable is not None else ""
+
+    def _dim3(self, name: str, line: int) -> str | None:
+        """The expressions of ``dim3 name(...)``; None if there is no such variable."""
+        found = self._last(rf"\bdim3\s+(?:[^;]*?,\s*)?{name}\s*(?:=\s*(?:dim3\s*)?)?[({{]", line)
+        return enclosed(self.text, found.end())[0] if found is not None else None
+
+    def _last(self, pattern: str, line: int) -> re.Match[str] | None:
+        """The last match, or the last one that begins at or before a line, where there is one."""
+        matches = list(re.finditer(pattern, self.text, re.MULTILINE))
+        before = [m for m in matches if self.text.count("\n", 0, m.start()) < line] if line else matches
+        return (before or matches or [None])[-1]
+
+
+def _size_of(match: re.Match[str]) -> str:
+    name = element_type(match[1]) or ELEMENT_TYPES.get(match[1], "")
+    return str(dtype_of(name).itemsize) if name else match[0]
+
+
+def _parts(arguments: str) -> list[str]:
+    return [part.strip() for part in at_commas(arguments, "(){}")]
+
+
+def _checked(expression: str) -> str:
+    """The expression in Python's own form; "" if it is none, or a tuple."""
+    try:
+        tree = ast.parse(expression, mode="eval")
+    except SyntaxError:
+        return ""
+    permitted = (
+        ast.Expression,
+        ast.BinOp,
+        ast.UnaryOp,
+        ast.Constant,
+        ast.Name,
+        ast.Attribute,
+        ast.operator,
+        ast.unaryop,
+        ast.Load,
+    )
+    return ast.unparse(tree) if all(isinstance(node, permitted) for node in ast.walk(tree)) else ""
