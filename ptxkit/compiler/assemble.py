@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def _cached(text: str, name: str, target: Target, header: _Header, options: list
 def _build(text: str, name: str, target: Target, header: _Header, options: list[str]) -> Image:
     from ptxkit.compiler import diagnostics, ptxas, resources
 
-    cubin, log = _link(text, name, target, options)
+    cubin, log = run_nvjitlink("PTX", [(text.encode(), name)], target, options)
     sources = diagnostics.SourceText({name: text})
     shown = Path(name).name
     if cubin is None:
@@ -171,17 +172,29 @@ def _written_target(written: str, name: str, line: int) -> Target:
     )
 
 
-def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[bytes | None, str]:
-    """(cubin or None, log) of nvJitLink, which runs in a child process: PTX written by hand can crash it."""
+def run_nvjitlink(
+    kind: str, inputs: Sequence[tuple[bytes, str]], target: Target, options: Sequence[str]
+) -> tuple[bytes | None, str]:
+    """(output or None, log) of nvJitLink, which runs in a child process: PTX written by hand can crash it.
+
+    Args:
+        kind: of the inputs: ``"PTX"`` or ``"LTOIR"``. inputs: data and name of each.
+        target: of the output. options: with the target. The output is a cubin, or PTX with ``-ptx``.
+
+    Raises:
+        CompileError: nvJitLink crashes. UnavailableError: it is not installed, or too old to know the target.
+    """
     tool = toolkit.nvjitlink()
-    shown = name.encode("utf-8", "surrogateescape").decode(errors="replace")
-    request = {"libraries": [str(tool.path)], "text": text.encode(), "name": shown, "options": options}
+    name = inputs[0][1]
+    what = "it assembled this text" if kind == "PTX" else "it linked these sources"
+    shown = [(data, n.encode("utf-8", "surrogateescape").decode(errors="replace")) for data, n in inputs]
+    request = {"libraries": [str(tool.path)], "kind": kind, "inputs": shown, "options": list(options)}
     try:
         answer = child.answer("link_process.py", request)
     except child.ChildCrashError as crash:
         raise CompileError(
             shorten(
-                f"{name}: error: nvJitLink {tool.version} ended with {crash} when it assembled this text for {target}; remove "
+                f"{name}: error: nvJitLink {tool.version} ended with {crash} when {what} for {target}; remove "
                 "instructions to find the one that it cannot assemble, or run: pip install -U nvidia-nvjitlink"
             )
         ) from None
@@ -191,4 +204,4 @@ def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[byt
         )
     if "unknown_target" in answer:
         raise toolkit.unknown_target(tool, target.name, "nvidia-nvjitlink")
-    return answer["cubin"], answer["log"]
+    return answer["output"], answer["log"]

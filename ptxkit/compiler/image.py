@@ -55,6 +55,7 @@ class Image:
             cache does not hold it.
         left_out: what was left out as host code, such as ``"3 functions, 2 includes"``; "" where nothing was. The cache does
             not hold it.
+        ltoir: with ``-dlto``, the code for the linker, in place of PTX and cubin; b"" otherwise. The cache does not hold it.
     """
 
     target: str
@@ -70,6 +71,7 @@ class Image:
     from_cache: bool = False
     expanded: str = field(default="", repr=False, compare=False)
     left_out: str = field(default="", repr=False, compare=False)
+    ltoir: bytes = field(default=b"", repr=False, compare=False)
 
     def entry(self, name: str) -> str:
         """The mangled name of a kernel given by mangled name, name expression, or a name that only one kernel has.

@@ -65,13 +65,13 @@ def compile_source(
         return assemble(source, target=target, name=name, lineinfo=lineinfo, cache=cache)
     wanted = request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo, headers)
     if not cache:
-        return _shortened(_without_host_code(wanted, compile_request))
+        return shortened(without_host_code(wanted, compile_request))
     from ptxkit.compiler.incremental import cached_compile
 
-    return _shortened(_without_host_code(wanted, lambda one: cached_compile(one, compile_request)))
+    return shortened(without_host_code(wanted, lambda one: cached_compile(one, compile_request)))
 
 
-def _without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Image:
+def without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Image:
     """Compile a source, or only its device part where it has host code.
 
     A source that has no signs of host code is first compiled as it is. If that fails, and leaving out what a parser takes for
@@ -115,7 +115,7 @@ def is_cached(
     return find(request(source, target, name, defines or {}, (), options, include_dirs, True, headers)) is not None
 
 
-def _shortened(image: Image) -> Image:
+def shortened(image: Image) -> Image:
     # The cache holds absolute paths, because later runs may have another working directory.
     return replace(image, log=shorten(image.log)) if image.log else image
 
@@ -144,7 +144,8 @@ def compile_request(request: Request) -> Image:
         compiled = _compiled_in_child(request, arguments)
     if compiled["error"]:
         raise _failure(request, compiled["log"], compiled["ptx"], compiled["error"])
-    return _image(request, compiled["log"], compiled["ptx"], compiled["cubin"], compiled["names"])
+    image = _image(request, compiled["log"], compiled["ptx"], compiled["cubin"], compiled["names"])
+    return replace(image, ltoir=compiled["ltoir"]) if compiled["ltoir"] else image
 
 
 def stays_in_process(options: Sequence[str]) -> bool:

@@ -47,7 +47,8 @@ def compile_program(
 
     Returns:
         ``log`` and ``ptx`` (str; the PTX may be there after a failure of ptxas, too), ``error`` (name of the status, or ""
-        on success), and on success ``cubin`` (bytes) and ``names`` (expression -> mangled name).
+        on success), and on success ``cubin`` and ``ltoir`` (bytes; with ``-dlto`` only the second has some,
+        otherwise the first) and ``names`` (expression -> mangled name).
 
     Raises:
         NvrtcError: NVRTC failed for another reason than the source or the options.
@@ -65,7 +66,8 @@ def compile_program(
         }
         if not result["error"]:
             names = {e: _check(nvrtc.nvrtcGetLoweredName(program, e.encode())).decode() for e in expressions}
-            result |= {"names": names, "cubin": _bytes(nvrtc, "CUBIN", program)}
+            result |= {"names": names}
+            result |= {what.lower(): _bytes(nvrtc, what, program) for what in ("CUBIN", "LTOIR")}
         return result
     finally:
         nvrtc.nvrtcDestroyProgram(program)

@@ -28,3 +28,7 @@ def special_registers(instructions: Iterable[Instruction]) -> frozenset[str]:
 def reads_grid_workspace(instructions: Iterable[Instruction]) -> bool:
     """Whether the code contains ``this_grid()``, which reads the address of the workspace of a cooperative launch."""
     return special_registers(instructions) >= GRID_WORKSPACE
+
+DRIVER_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
+"""Functions that device code declares extern and the driver provides. CUDA C++ Programming Guide, "Formatted Output", "Assertion"
+and "Dynamic Global Memory Allocation"."""

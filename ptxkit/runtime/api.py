@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @takes(target=TEXT | TARGET | NOTHING, device=TEXT | DEVICE | NOTHING)
 def compile(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: Target | str | None = None,
     defines: Mapping[str, object] | None = None,
     device: Device | str | None = None,
@@ -33,7 +33,8 @@ def compile(
     """Compile a ``.cu`` or ``.ptx`` file, or source text, and load it on a device.
 
     Args:
-        source: a path, or the text itself (it holds a newline or a brace). PTX text begins with ``.version``.
+        source: a path, or the text itself (it holds a newline or a brace). PTX text begins with ``.version``. Or a list of CUDA
+            sources, which are linked: one may use functions and variables that another defines.
         target: ``"sm_90a"``; None takes the device's own, and in the emulator sm_90a or the PTX's own.
         defines: preprocessor macros.
         device: a device, or ``"gpu"``, ``"emulator"``, ``"auto"``; None is ``"auto"``.
@@ -45,7 +46,8 @@ def compile(
         The kernels by name: ``module["saxpy"]``, ``module["l2norm<256, float>"]``.
 
     Raises:
-        CompileError: with the diagnostics in ``log``. UsageError: no such file. UnavailableError: no such device or target.
+        CompileError: with the diagnostics in ``log``; of several sources also if a function or variable is defined nowhere, or
+            twice. UsageError: no such file, or PTX among several sources. UnavailableError: no such device or target.
     """
     from ptxkit.compiler.assemble import assemble
     from ptxkit.compiler.nvrtc import compile_source
@@ -59,6 +61,21 @@ def compile(
             raise UsageError(f"include_dirs: there is no directory {os.fspath(directory)}")
     where = open_device(device or "auto") if isinstance(device, str | None) else device
     chosen = target or where.target
+    several = _several(source)
+    if len(several) > 1:
+        from ptxkit.compiler.link import link_sources
+
+        image = link_sources(
+            several,
+            target=chosen or "sm_90a",
+            defines=defines or {},
+            instantiate=tuple(instantiate),
+            options=tuple(options),
+            include_dirs=[Path(d) for d in include_dirs],
+            cubin=not where.emulates,
+        )
+        return where.load(image, image.expanded)
+    (source,) = several
     if _is_ptx(source):
         if defines or instantiate or options or include_dirs:
             raise UsageError("PTX takes no defines, instantiate, options or include_dirs; they are for CUDA C++")
@@ -74,6 +91,23 @@ def compile(
             include_dirs=directories,
         )
     return where.load(image, None if is_path(source) else str(source))
+
+
+def _several(source: object) -> tuple[str | os.PathLike[str], ...]:
+    """The sources of a compilation: one, or those of a list.
+
+    Raises:
+        UsageError: the list is empty, or has PTX beside other sources.
+    """
+    if not isinstance(source, (list, tuple)):
+        return (source,)  # type: ignore[return-value]  # _is_ptx refuses what is no source
+    if not source:
+        raise UsageError("the list of sources is empty: give a path, or several")
+    for one in source if len(source) > 1 else ():
+        if _is_ptx(one):
+            what = os.fspath(one) if Path(one).suffix == ".ptx" else "PTX text"
+            raise UsageError(f"{what} cannot be linked with other sources; only CUDA sources can")
+    return tuple(source)
 
 
 def _check_list(name: str, given: object) -> None:

@@ -144,7 +144,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
     ),
     (
         r"Unresolved extern (function|variable)|Undefined reference to|Unresolved symbol",
-        _fixed(LINKING, "the function or variable is defined in another source: include that source in this one"),
+        _fixed(LINKING, "another source defines the function or variable; link both: ptxkit.compile([FILE, OTHER])"),
     ),
     (
         (

@@ -194,7 +194,7 @@ def test_dynamic_shared_memory_whose_alignment_nvjitlink_drops_is_an_error(body,
     text = BEHIND_STATIC.format(align=align, size=size, body=body)
     cubin = assemble(text.replace(f".align {align}", ".align 16"), cache=False).cubin
     log = "ptxas info    : Compiling entry function 'k' for 'sm_90'"
-    monkeypatch.setattr(assembling, "_link", lambda *_: (cubin, log))
+    monkeypatch.setattr(assembling, "run_nvjitlink", lambda *_: (cubin, log))
     old = replace(toolkit.nvjitlink(), version="13.0.88")
     monkeypatch.setattr(toolkit, "nvjitlink", lambda: old)
     if not fails:

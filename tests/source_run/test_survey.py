@@ -154,7 +154,7 @@ def test_a_file_that_is_not_text_fails_with_its_reason(tmp_path):
         (
             "extern __device__ float f(float);\n__global__ void k(float* x) { x[0] = f(x[0]); }\n",
             "separate compilation",
-            "another source",
+            "ptxkit.compile([",
         ),
         (
             "texture<float, 1> t;\n__global__ void k(float* x) { x[0] = tex1Dfetch(t, 3); }\nint main() {}\n",
