@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
     "--from",
     "origin",
     metavar="FILE[:KERNEL]",
-    help="Describe a kernel of this .cu or .ptx file instead of writing one; NAME.py has what its parameters and host code tell.",
+    help="Describe a kernel of this .cu or .ptx file instead of writing one: its parameters, and its launch in the host code.",
 )
 @click.option(
     "--expression",

@@ -95,7 +95,8 @@ class HostText:
 
     def allocation(self, name: str, line: int = 0) -> str:
         """The bytes that a pointer of the host is allocated with, as a Python expression; "" if that is not found."""
-        call = rf"\bcudaMalloc(?:Managed|Async|Host)?\s*\(\s*(?:\([^()]*\)\s*)?(?:reinterpret_cast\s*<[^()]*>\s*\(\s*)?&\s*{name}\s*\)?\s*,"
+        cast = r"(?:\([^()]*\)\s*)?(?:reinterpret_cast\s*<[^()]*>\s*\(\s*)?"
+        call = rf"\bcudaMalloc(?:Managed|Async|Host)?\s*\(\s*{cast}&\s*{name}\s*\)?\s*,"
         found = self._last(call, line)
         if found is None:
             return ""
