@@ -30,5 +30,5 @@ def reads_grid_workspace(instructions: Iterable[Instruction]) -> bool:
     return special_registers(instructions) >= GRID_WORKSPACE
 
 DRIVER_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
-"""Functions that device code declares extern and the driver provides. CUDA C++ Programming Guide, "Formatted Output", "Assertion"
-and "Dynamic Global Memory Allocation"."""
+"""Functions that device code declares extern and the driver provides. CUDA C++ Programming Guide, "Formatted Output",
+"Assertion" and "Dynamic Global Memory Allocation"."""

@@ -141,7 +141,7 @@ class HostText:
         """The last match, or the last one that begins at or before a line, where there is one."""
         matches = list(re.finditer(pattern, self.text, re.MULTILINE))
         before = [m for m in matches if self.text.count("\n", 0, m.start()) < line] if line else matches
-        return (before or matches or [None])[-1]
+        return next(reversed(before or matches), None)
 
 
 def _size_of(match: re.Match[str]) -> str:

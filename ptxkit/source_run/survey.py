@@ -391,4 +391,5 @@ class _Worker:
         process.wait()
         for stream in (process.stdin, process.stdout, self._stderr):
             with contextlib.suppress(OSError):
-                stream.close()
+                if stream is not None:
+                    stream.close()
