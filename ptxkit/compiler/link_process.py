@@ -1,7 +1,7 @@
 """The program of a child process that assembles or links with nvJitLink, which PTX written by hand can crash.
 
-The request of ``child.py`` has ``kind`` (``"PTX"`` or ``"LTOIR"``), ``inputs`` (data and name of each) and ``options``. The answer
-is ``output`` (a cubin; PTX if ``-ptx`` is among the options; None after an error) and ``log``, or ``unavailable`` (why
+The request of ``child.py`` has ``kind`` (``"PTX"`` or ``"LTOIR"``), ``inputs`` (data and name of each) and ``options``. The
+answer is ``output`` (a cubin; PTX if ``-ptx`` is among the options; None after an error) and ``log``, or ``unavailable`` (why
 ``cuda.bindings`` cannot be imported), or ``unknown_target``.
 """
 
