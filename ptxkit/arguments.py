@@ -37,7 +37,9 @@ class Rule:
 
 def is_whole(value: object) -> bool:
     """Whether a value is an integer of Python or numpy, and no bool."""
-    return type(value) is int or (hasattr(type(value), "__index__") and not isinstance(value, bool) and not _is_array(value))
+    return type(value) is int or (
+        hasattr(type(value), "__index__") and not isinstance(value, bool) and not _is_array(value)
+    )
 
 
 def _is_array(value: object) -> bool:
@@ -65,7 +67,9 @@ def instance(kind: type | tuple[type, ...], wants: str) -> Rule:
 NOTHING = Rule("None", lambda value: value is None)
 TEXT = instance(str, "a string")
 WHOLE = whole()
-FLAG = Rule("True or False", lambda value: type(value).__name__ in ("bool", "bool_"))  # Python's, and numpy's of both names
+FLAG = Rule(
+    "True or False", lambda value: type(value).__name__ in ("bool", "bool_")
+)  # Python's, and numpy's of both names
 CALLABLE = Rule("a function without arguments", callable)
 MAPPING = instance(Mapping, "a dict")
 SEQUENCE = Rule(
@@ -73,11 +77,13 @@ SEQUENCE = Rule(
 )
 STRINGS = Rule(
     "a string or several of them",
-    lambda value: isinstance(value, str)
-    or (
-        isinstance(value, Iterable)
-        and not isinstance(value, (bytes, Mapping, type))
-        and (not isinstance(value, Collection) or all(isinstance(item, str) for item in value))
+    lambda value: (
+        isinstance(value, str)
+        or (
+            isinstance(value, Iterable)
+            and not isinstance(value, (bytes, Mapping, type))
+            and (not isinstance(value, Collection) or all(isinstance(item, str) for item in value))
+        )
     ),
 )
 NUMBER = Rule(

@@ -12,7 +12,10 @@ class ExitCode(IntEnum):
     meaning: str
 
     DONE = 0, "done; every variant that was run is verified"
-    WRONG = 1, "a wrong result, or a regression: a variant became slower, counts more than expected, or could not be timed"
+    WRONG = (
+        1,
+        "a wrong result, or a regression: a variant became slower, counts more than expected, or could not be timed",
+    )
     USAGE = 2, "usage: unknown kernel or option, bad size, a mistake in a kernel description"
     UNAVAILABLE = 3, "not available here: device, target, tool, package, memory or expectations"
     NOT_COMPILED = 4, "a source does not compile, or has PTX that the emulator does not implement"

@@ -132,7 +132,9 @@ def _guarded(args: Sequence[str] | None) -> int:
             return _complain(f"terminated{where}", ExitCode.TERMINATED)
         return _complain(f"interrupted{where}", ExitCode.INTERRUPTED)
     except MemoryError as error:
-        return _complain(f"not enough memory on this machine: {str(error) or 'try smaller sizes'}", ExitCode.UNAVAILABLE)
+        return _complain(
+            f"not enough memory on this machine: {str(error) or 'try smaller sizes'}", ExitCode.UNAVAILABLE
+        )
     except SystemExit as error:
         if sys.stdout is not stdout:
             sys.stdout = stdout  # click replaces it on a broken pipe, and exits with 1, which means "wrong result" here

@@ -28,10 +28,14 @@ def launched(chosen: Sequence[Subject], arguments: Sequence[str], grid: str | No
         raise UsageError(f"--arg and --grid describe the launch of one kernel; name one of {names}")
     (subject,) = chosen
     if subject.build is not None:
-        raise UsageError(f"--arg and --grid are for source files; the description of {subject.title} gives its launches")
+        raise UsageError(
+            f"--arg and --grid are for source files; the description of {subject.title} gives its launches"
+        )
     image = subject.image
     if image is None or not image.ptx:
-        raise UsageError(f"{subject.title} holds no PTX, which the emulator executes; give --arg with a .cu or .ptx file")
+        raise UsageError(
+            f"{subject.title} holds no PTX, which the emulator executes; give --arg with a .cu or .ptx file"
+        )
     geometry = Geometry(
         grid=None if grid is None else parse_dim3(grid, "--grid"),
         block=(subject.block, 1, 1) if subject.block_known else None,
@@ -41,5 +45,7 @@ def launched(chosen: Sequence[Subject], arguments: Sequence[str], grid: str | No
     )
     path = Path(image.sources[0] if image.sources else image.source_name)
     file = CompiledFile(path, image)
-    call = make_call(file, file.entry(subject.function.name), [parse_argument(text) for text in arguments], geometry, {}, {})
+    call = make_call(
+        file, file.entry(subject.function.name), [parse_argument(text) for text in arguments], geometry, {}, {}
+    )
     return replace(subject, launched=built_of(Prepared(call)))

@@ -75,7 +75,9 @@ def stdout_set_aside(wanted: bool = True) -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        with contextlib.suppress(OSError, ValueError):  # text that a description wrote to a stream object that it had stored
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # text that a description wrote to a stream object that it had stored
             stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)

@@ -50,7 +50,16 @@ class FileOptions:
     @property
     def launches(self) -> bool:
         """Whether any option describes a launch; without one the kernels are listed."""
-        launch = (self.arguments, self.grid, self.block, self.cluster, self.shared, self.saved, self.expected, self.tolerance)
+        launch = (
+            self.arguments,
+            self.grid,
+            self.block,
+            self.cluster,
+            self.shared,
+            self.saved,
+            self.expected,
+            self.tolerance,
+        )
         return self.cooperative or any(value not in (None, ()) for value in launch)
 
     def refuse(self, kernel: str) -> None:
@@ -91,7 +100,10 @@ _OPTIONS = (
     click.option("--block", metavar="X[,Y[,Z]]", help="Launch CTAs of this many threads."),
     click.option("--cluster", metavar="X[,Y[,Z]]", help="Launch clusters of this many CTAs."),
     click.option(
-        "--shared", type=WholeNumber(min=0), metavar="BYTES", help="Allocate this much dynamic shared memory for each CTA."
+        "--shared",
+        type=WholeNumber(min=0),
+        metavar="BYTES",
+        help="Allocate this much dynamic shared memory for each CTA.",
     ),
     click.option("--cooperative", is_flag=True, help="Launch with all CTAs resident at once, as grid.sync() requires."),
     click.option(
@@ -203,9 +215,7 @@ def run_file(
         print_json(plan_json(call)) if as_json else click.echo(texts.plan_text(call))
         return 0
     with stdout_set_aside(), progress() as say:
-        report = run_call(
-            call, device, seed=seed, iterations=iterations, tolerance=tolerance, limit=limit, say=say
-        )
+        report = run_call(call, device, seed=seed, iterations=iterations, tolerance=tolerance, limit=limit, say=say)
     print_json(report.to_json()) if as_json else click.echo(texts.report_text(report))
     texts.complain(file, report)
     return report.exit_code

@@ -28,7 +28,11 @@ extern "C" __global__ void probe(const float* x, float* y, int n)
 
 PIP = f"{sys.executable} -m pip install"
 
-OPTIONAL_TOOLS = {"nvJitLink", "nvdisasm", "cuobjdump"}  # for .ptx on a GPU and for SASS; the emulator needs none of them
+OPTIONAL_TOOLS = {
+    "nvJitLink",
+    "nvdisasm",
+    "cuobjdump",
+}  # for .ptx on a GPU and for SASS; the emulator needs none of them
 
 CUTLASS = "nvidia-cutlass==4.2.0.0"  # as in pyproject.toml; optional, since no other kernel needs it
 

@@ -37,22 +37,24 @@ HEADINGS = {
 @click.command(cls=HeadedCommand, headings=HEADINGS)
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT...", shell_complete=kernel_argument)
 @click.option("--diff", "as_diff", is_flag=True, help="Compare two subjects: resources, mix, and aligned SASS.")
-@click.option("--no-time", is_flag=True, help="Do not time the variants that --diff compares, even where there is a GPU.")
+@click.option(
+    "--no-time", is_flag=True, help="Do not time the variants that --diff compares, even where there is a GPU."
+)
 @click.option("--source", is_flag=True, help="Show source lines, each with its SASS instructions.")
 @click.option("--ptx", is_flag=True, help="Show PTX; with --source, below the source lines.")
-@click.option(
-    "--plain", is_flag=True, help="Show only the text of --ptx, which `ptxkit run` and compilers accept."
-)
+@click.option("--plain", is_flag=True, help="Show only the text of --ptx, which `ptxkit run` and compilers accept.")
 @click.option("-o", "--output", metavar="FILE.ptx", help="Write the text of --ptx to a file.")
 @click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, below those lines.")
 @click.option("--registers", is_flag=True, help="Show the live registers beside each SASS instruction.")
 @click.option(
     "--control",
     is_flag=True,
-    help="Show the scheduling fields of each SASS instruction: waits, read and write scoreboard, yield, stall."
+    help="Show the scheduling fields of each SASS instruction: waits, read and write scoreboard, yield, stall.",
 )
 @click.option("--encoding", is_flag=True, help="Show the 128-bit encoding of each SASS instruction, high word first.")
-@click.option("--occupancy-curve", is_flag=True, help="Show how occupancy changes with registers, shared memory and threads.")
+@click.option(
+    "--occupancy-curve", is_flag=True, help="Show how occupancy changes with registers, shared memory and threads."
+)
 @click.option("--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one self-contained HTML page; - is stdout.")
 @click.option(
@@ -66,9 +68,7 @@ HEADINGS = {
     metavar="FILE",
     help="Show the table of --overlap, and write a trace for Perfetto or chrome://tracing; - is stdout.",
 )
-@click.option(
-    "--ctas", metavar="LIST", help="Record these CTAs in the timeline, such as 0-3,8, instead of the first."
-)
+@click.option("--ctas", metavar="LIST", help="Record these CTAs in the timeline, such as 0-3,8, instead of the first.")
 @click.option(
     "--latency",
     type=WholeNumber(0, 10**6),
@@ -92,7 +92,9 @@ HEADINGS = {
 )
 @tile_option
 @click.option("-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file.")
-@click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC for a .cu file.")
+@click.option(
+    "--compiler-option", "options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC for a .cu file."
+)
 @click.option(
     "--block",
     type=WholeNumber(1, SmLimits.threads_per_cta),
@@ -100,7 +102,10 @@ HEADINGS = {
     help="Compute occupancy for CTAs of this many threads.",
 )
 @click.option(
-    "--shared", type=WholeNumber(min=0), metavar="BYTES", help="Compute occupancy for this dynamic shared memory per CTA."
+    "--shared",
+    type=WholeNumber(min=0),
+    metavar="BYTES",
+    help="Compute occupancy for this dynamic shared memory per CTA.",
 )
 @click.option(
     "--cluster",
@@ -200,7 +205,9 @@ def command(
         raise UsageError(f"{' and '.join(wanted)} are different outputs; give one of them")
     launches = bool(arguments) or grid is not None or cooperative
     if launches and (html_file is None or as_diff):
-        raise UsageError("--arg, --grid and --cooperative describe the launch that --html shows counts of; give --html FILE")
+        raise UsageError(
+            "--arg, --grid and --cooperative describe the launch that --html shows counts of; give --html FILE"
+        )
     if as_diff:
         compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
@@ -375,7 +382,9 @@ def _drawn(graphviz: str, text: str, file: str) -> str:
             errors="replace",
         )
     except OSError as error:
-        raise UnavailableError(f"{graphviz}, which draws {file}, cannot be executed: {error.strerror}; {instead}") from None
+        raise UnavailableError(
+            f"{graphviz}, which draws {file}, cannot be executed: {error.strerror}; {instead}"
+        ) from None
     if done.returncode or "<svg" not in done.stdout:
         why = next(iter(done.stderr.strip().splitlines()), "") or f"it exited with {done.returncode}"
         raise UnavailableError(f"{graphviz} could not draw {file}: {why}; {instead}")

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Show only variants that require this feature or target, such as wgmma or sm_90a, or a feature that needs the target.",
 )
-@click.option("--groups", "only_groups", is_flag=True, help="Show the groups and the names of their kernels, nothing else.")
+@click.option(
+    "--groups", "only_groups", is_flag=True, help="Show the groups and the names of their kernels, nothing else."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def command(
     kernels: tuple[str, ...], group: str | None, requires: str | None, only_groups: bool, as_json: bool

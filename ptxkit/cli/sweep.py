@@ -91,7 +91,9 @@ HEADINGS = {
     help="Take the values and conditions of tile parameters from this file in T1, the format for tuning problems of "
     "github.com/odgaard/TuningSchema.",
 )
-@click.option("--arch", metavar="TARGET", help="Compile for this target instead of the device's own; only without a GPU.")
+@click.option(
+    "--arch", metavar="TARGET", help="Compile for this target instead of the device's own; only without a GPU."
+)
 @device_option
 @click.option(
     "--cluster",
@@ -116,13 +118,20 @@ HEADINGS = {
     metavar="N",
     help="Generate the inputs and the order of the search from this seed.",
 )
-@click.option("--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known.")
+@click.option(
+    "--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known."
+)
 @click.option("--fresh", is_flag=True, help="Start a new journal and keep the old one beside it.")
 @click.option(
     "--top", type=WholeNumber(1), default=10, show_default=True, metavar="N", help="Show this many rows in the table."
 )
 @click.option(
-    "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best tile with these peers."
+    "--peers",
+    "peer_names",
+    metavar="NAMES",
+    default="none",
+    show_default=True,
+    help="Compare the best tile with these peers.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all results (ptxkit.sweep/1) to FILE, - for stdout.")
 @click.option(
@@ -342,9 +351,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
                     f"{given['t1_file']}: {variant.name} offers no {parameter} of {', '.join(unknown)}", fg="yellow"
                 )
     options = workload.options
-    return Problem(
-        name, variant.name, workload.sizes, options, target.name, fixed, space, device.facts_for(target)
-    )
+    return Problem(name, variant.name, workload.sizes, options, target.name, fixed, space, device.facts_for(target))
 
 
 def _conditioned(space: Space, file: str) -> Space:

@@ -23,7 +23,10 @@ _FAMILIES = ("sm_100f", "sm_110f", "sm_120f")
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"tcgen05\.ld\.red", ("sm_103f", "sm_110f")),
     (r"\.kind::i8\b", ("sm_100a", "sm_110a")),
-    (r"\.scale_vec::.*tcgen05\.|tcgen05\..*\.scale_vec::|\.scale_vec::4X", ("sm_100a", "sm_103a", "sm_107a", "sm_110a")),
+    (
+        r"\.scale_vec::.*tcgen05\.|tcgen05\..*\.scale_vec::|\.scale_vec::4X",
+        ("sm_100a", "sm_103a", "sm_107a", "sm_110a"),
+    ),
     (r"tcgen05\.", FEATURES["tcgen05"].rule),
     (r"\.cta_group::", FEATURES["tcgen05"].rule),
     (r"wgmma\.", FEATURES["wgmma"].rule),
@@ -55,9 +58,7 @@ def explain(message: str, instruction: str, target: Target) -> str | None:
     if rule is None:
         return None
     wanted = needed_target(rule)
-    return (
-        f"{_name(what, instruction)} needs {needs(rule)}; the target is {target}; compile for {wanted} (--arch {wanted})"
-    )
+    return f"{_name(what, instruction)} needs {needs(rule)}; the target is {target}; compile for {wanted} (--arch {wanted})"
 
 
 def lacks(message: str) -> str:

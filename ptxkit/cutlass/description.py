@@ -243,7 +243,10 @@ class GemmDescription:
             return f"{self.dtype} takes schedule one_sm or two_sm, the linear epilogue, and tiles of depth {depth}"
         if self.dtype in FORMATS and n not in (64, 128, 192, 256):
             return f"{self.dtype} takes 64, 128, 192 or 256 columns a tile, not {n}"
-        if self.dtype in ("tf32", "e4m3", "e5m2", *FORMATS, "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
+        if self.dtype in ("tf32", "e4m3", "e5m2", *FORMATS, "s8") and (self.a_layout, self.b_layout) != (
+            "row",
+            "column",
+        ):
             return f"{self.dtype} takes a row-major and b column-major: wgmma transposes 16-bit types alone"
         if self.cluster[2] != 1 or self.cluster[0] * self.cluster[1] > 8:
             return f"a cluster has at most 8 CTAs along m and n, not {self.cluster}"

@@ -126,7 +126,9 @@ def _operation(d: GemmDescription) -> Any:
         *(list(d.tile), d.stages, list(d.warps) if d.generation == 2 else None, instruction),
         *(list(d.cluster), kernel, finish, tiles),
     )
-    tile.blackwell_threadblock_shape = list(d.tile)  # otherwise the emitter divides the tile by the cluster, even on sm_90
+    tile.blackwell_threadblock_shape = list(
+        d.tile
+    )  # otherwise the emitter divides the tile by the cluster, even on sm_90
     activation = _ACTIVATIONS.get(d.epilogue)
     functor = epilogue.LinearCombination(output, d.output_alignment, accumulator, accumulator)
     if activation is not None:

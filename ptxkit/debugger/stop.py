@@ -232,7 +232,9 @@ class Stop:
 
     def _fresh(self) -> None:
         if not self.current:
-            raise UsageError("this stop is no longer current: the session has resumed since; use the stop that it returned")
+            raise UsageError(
+                "this stop is no longer current: the session has resumed since; use the stop that it returned"
+            )
         if self.ended:
             raise UsageError(f"the kernel has ended ({self.reason}); the state of its threads is no longer available")
 

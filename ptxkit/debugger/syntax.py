@@ -60,7 +60,9 @@ def parse(text: str) -> Node:
     """
     parser = _Parser(text)
     if len(parser.tokens) > MAX_TOKENS:
-        raise UsageError(f"the expression has {len(parser.tokens)} parts, more than {MAX_TOKENS}; print its parts one by one")
+        raise UsageError(
+            f"the expression has {len(parser.tokens)} parts, more than {MAX_TOKENS}; print its parts one by one"
+        )
     try:
         node = parser.ternary()
     except RecursionError:

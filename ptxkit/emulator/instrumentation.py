@@ -30,7 +30,9 @@ class Instrumentation:
         self.traps = traps
 
     @staticmethod
-    def of(wave: WaveState, settings: EmulatorSettings, has_stack: bool, reads_undefined: bool) -> Instrumentation | None:
+    def of(
+        wave: WaveState, settings: EmulatorSettings, has_stack: bool, reads_undefined: bool
+    ) -> Instrumentation | None:
         """The instrumentation that a wave needs with these settings, or None.
 
         Args:

@@ -118,7 +118,9 @@ def parse(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f" at column {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
         if isinstance(error, (RecursionError, MemoryError)) or "too many nested" in str(error):
-            raise UsageError(f"--expression {_short(text)}: nested too deeply{place}; write it with fewer operations") from None
+            raise UsageError(
+                f"--expression {_short(text)}: nested too deeply{place}; write it with fewer operations"
+            ) from None
         raise UsageError(
             f"--expression {_short(text)}: not an expression{place}; write a formula such as 'gelu(x + bias) * y'"
         ) from None
@@ -271,7 +273,8 @@ class _Reader:
             return self._operation(node, roots[power.number][0], [base])
         if power.number != int(power.number) or not 1 <= abs(power.number) <= 16:
             raise self._error(
-                node, "has an exponent other than 0.5, -0.5 and whole numbers from -16 to 16 except 0; write exp(y * log(x))"
+                node,
+                "has an exponent other than 0.5, -0.5 and whole numbers from -16 to 16 except 0; write exp(y * log(x))",
             )
         value = self._whole_power(node, base, int(abs(power.number)))
         return value if power.number > 0 else self._operation(node, "/", [self._constant(node, 1.0), value])

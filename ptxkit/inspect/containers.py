@@ -42,9 +42,7 @@ def _chosen(found: list[Cubin], path: Path, target: Target | None) -> Cubin:
     if target is not None and found[0].target != target:
         raise UsageError(f"{path} was not compiled for {target}; it is for {have}")
     if len(found) > 1:
-        raise UsageError(
-            f"{path} contains {len(found)} cubins, for {have}; choose one with --target, or extract one"
-        )
+        raise UsageError(f"{path} contains {len(found)} cubins, for {have}; choose one with --target, or extract one")
     return found[0]
 
 

@@ -30,7 +30,9 @@ class LineTable:
     def __init__(self, rows: dict[str, list[tuple[int, Loc | None]]]) -> None:
         self._rows = {}
         for section, found in rows.items():
-            last = dict(found)  # of the rows at one address, the last is the code's own, and the others are its call sites
+            last = dict(
+                found
+            )  # of the rows at one address, the last is the code's own, and the others are its call sites
             self._rows[section] = (sorted(last), last)
 
     def at(self, section: str, address: int) -> Loc | None:

@@ -141,7 +141,9 @@ class SassFunction:
     @cached_property
     def peak(self) -> SassInstruction | None:
         """The first instruction at which the most general-purpose registers are live, or None when that is not known."""
-        measured = [i for i in self.instructions if i.opcode != "CALL"]  # nvdisasm counts all registers that a callee may use
+        measured = [
+            i for i in self.instructions if i.opcode != "CALL"
+        ]  # nvdisasm counts all registers that a callee may use
         best = max(measured, key=lambda i: i.live.get("R", 0), default=None)
         return best if best is not None and best.live.get("R", 0) else None
 

@@ -122,7 +122,9 @@ def subjects(
     if settings.tile:
         raise UsageError(f"{path} has no tile parameters; a macro is set with --define {next(iter(settings.tile))}=...")
     if settings.kernel:
-        raise UsageError(f"{path} has no options, which only kernels with a description have; a macro is set with --define")
+        raise UsageError(
+            f"{path} has no options, which only kernels with a description have; a macro is set with --define"
+        )
     if path.suffix in (".cu", ".cuh", ".ptx"):
         return _of_source(path, entry, settings)
     return _of_binary(path, entry, settings)
@@ -259,7 +261,9 @@ def _with_launch(subject: Subject, settings: Settings) -> Subject:
 def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> tuple[Subject, ...]:
     workload_class, variant_name = _find_workload(name)
     if settings.defines or settings.options:
-        raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")
+        raise UsageError(
+            f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu"
+        )
     from ptxkit.workload.ahead import compile_ahead
     from ptxkit.workload.resolve import resolve, unavailable
     from ptxkit.workload.workload import suggestion
@@ -331,7 +335,9 @@ def resolved_variants(
         )
     kind, variant_name = _find_workload(name)
     if settings.defines or settings.options:
-        raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")
+        raise UsageError(
+            f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu"
+        )
     fields = kind.fields()
     given = {**settings.kernel, **{n: v for n, v in settings.tile.items() if n in fields}}
     tile = {n: v for n, v in settings.tile.items() if n not in fields}

@@ -98,9 +98,7 @@ def recorded_file(subject: Subject, request: Request) -> list[Timed]:
     return [_recorded(subject.title, subject.launched, [subject], request, device)]
 
 
-def _recorded(
-    title: str, build: Build, subjects: Sequence[Subject], request: Request, device: EmulatedDevice
-) -> Timed:
+def _recorded(title: str, build: Build, subjects: Sequence[Subject], request: Request, device: EmulatedDevice) -> Timed:
     timeline = Timeline(request.ctas, request.latency)
     error = _launch(build, device, timeline)
     traced = Traced(title, timeline.launches, str(error or "").split("\n")[0])
@@ -135,7 +133,9 @@ def _check_ctas(traced: Traced, ctas: Sequence[int] | None) -> None:
     most = max((record.ctas for record in traced.launches), default=0)
     beyond = [cta for cta in ctas or () if cta >= most]
     if beyond:
-        raise UsageError(f"--ctas names CTA {beyond[0]}, and {traced.title} has CTAs 0 to {most - 1}; name one of these")
+        raise UsageError(
+            f"--ctas names CTA {beyond[0]}, and {traced.title} has CTAs 0 to {most - 1}; name one of these"
+        )
 
 
 def parse_ctas(text: str) -> tuple[int, ...]:

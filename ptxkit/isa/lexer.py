@@ -57,7 +57,9 @@ class Tokens:
         texts: list[str] = []
         lines: list[int] = []
         line = 1
-        for text in _TOKEN.findall(source.partition("\0")[0]):  # text saved with the NUL at its end; ptxas stops there, too
+        for text in _TOKEN.findall(
+            source.partition("\0")[0]
+        ):  # text saved with the NUL at its end; ptxas stops there, too
             if text == "\n":
                 line += 1
             elif text[0] == "/" and len(text) > 1:

@@ -119,7 +119,9 @@ class OperandParser:
                 return Selection(self._names[stem], part)
             raise tokens.error(f"'{stem}' has no component '.{part}'", index)
         if text == "generic" and tokens.text == "(":
-            raise tokens.error("generic() is only for initial values of variables; use mov and cvta in a function", index)
+            raise tokens.error(
+                "generic() is only for initial values of variables; use mov and cvta in a function", index
+            )
         self._unknown(text, index)
         return Symbol(text)
 

@@ -239,8 +239,12 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
     mma_tma = {**mma, "WM": 32, "GROUP": 1}  # many warps for each scheduler
     one_consumer = {"BM": 64, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 8}
     return {
-        "micro_tiling_matmul:step6_warps": micro({"BM": 64, "BN": 128, "BK": 16, **wide, "STAGES": 3}, H200_FACTS.sms, small),
-        "micro_tiling_matmul:step7_bulk": micro({"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, H200_FACTS.sms, small),
+        "micro_tiling_matmul:step6_warps": micro(
+            {"BM": 64, "BN": 128, "BK": 16, **wide, "STAGES": 3}, H200_FACTS.sms, small
+        ),
+        "micro_tiling_matmul:step7_bulk": micro(
+            {"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, H200_FACTS.sms, small
+        ),
         "micro_tiling_matmul:step8_ring": micro(ring, 120, small),
         "micro_tiling_matmul:step9_stream_k": micro(ring, 64, shares),
         # four to six stages had the same time, three were slower
@@ -266,7 +270,9 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             GemmTiles((200, 256), 900, ({"BM": 200},)),
             GemmTiles((176, 256), 300, ({"BM": 176},)),
             GemmTiles((128, 256), 0, ({"BM": 128, "CLUSTER_N": 1},), min_side=65),
-            GemmTiles((64, 128), 0, ({"BM": 64, "BN": 128, "CONSUMERS": 1, "CLUSTER_N": 1, "REGISTERS": 0, "STAGES": 8},)),
+            GemmTiles(
+                (64, 128), 0, ({"BM": 64, "BN": 128, "CONSUMERS": 1, "CLUSTER_N": 1, "REGISTERS": 0, "STAGES": 8},)
+            ),
         ),
         "swiglu_ffn:step3_multicast": (
             GemmTiles((128, 256), 99, ({},), min_side=128),

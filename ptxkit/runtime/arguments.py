@@ -210,7 +210,9 @@ def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encode
         found = memory.foreign(value, f"{kernel}: {p.label}") if _is_array(value) else None
         if found is None:
             expected = "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
-            raise _wrong(kernel, p, value, expected if p.kind == "pointer" else f"{expected}, or np.int64 if it is a number")
+            raise _wrong(
+                kernel, p, value, expected if p.kind == "pointer" else f"{expected}, or np.int64 if it is a number"
+            )
         bound.keep.append(value)
         if isinstance(found, np.ndarray):
             _host_array(bound, kernel, p, found)
@@ -229,7 +231,9 @@ def _host_array(bound: Bound, kernel: str, p: Parameter, array: np.ndarray[Any, 
     if array.dtype.hasobject:
         raise _wrong(kernel, p, array, "an array of numbers")
     if is_masked(array):
-        raise LaunchError(f"{kernel}: {p.label} got a masked array; a kernel sees no mask, pass .filled(value) or .data of it")
+        raise LaunchError(
+            f"{kernel}: {p.label} got a masked array; a kernel sees no mask, pass .filled(value) or .data of it"
+        )
     _check_element(kernel, p, array, array.dtype, array.nbytes)
     if not array.flags.c_contiguous:
         raise LaunchError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -72,7 +71,6 @@ class EmulatedDevice(MakesArrays, HasSettings):
         self._lines: dict[tuple[str, int], Counters] = {}
         self._modules: dict[str, LoadedModule] = {}
         self._order = StreamOrder()
-        self._graphs = threading.local()  # of each thread: the launches of the graph that it captures, or None
 
     @property
     def lines(self) -> tuple[LineCounters, ...]:
@@ -141,7 +139,9 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     def digest(self, address: int, nbytes: int) -> int:
         """64 bits that depend on every byte."""
-        return int.from_bytes(hashlib.blake2b(self.machine.view(address, nbytes).data, digest_size=8).digest(), "little")
+        return int.from_bytes(
+            hashlib.blake2b(self.machine.view(address, nbytes).data, digest_size=8).digest(), "little"
+        )
 
     def tensor_map(self, m: Encoding) -> bytes:
         """A tensor map in the emulator's encoding."""
@@ -240,7 +240,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     def _fire(self, kernel: Kernel, chosen: Stream, run: Callable[[], None]) -> None:
         """Execute a launch on a stream, or add it to the graph that is being captured."""
-        captured = self._captured
+        captured = self._order.captured
         if captured is None:
             run()
         elif chosen is not self._order.own:
@@ -297,32 +297,32 @@ class EmulatedDevice(MakesArrays, HasSettings):
     def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
         """What ``launches`` launches on the device's own stream, as a graph: a callable that executes all of it, in order.
 
-        Nothing is executed while the graph is captured.
+        Nothing is executed while the graph is captured. A graph that is called there adds its launches to the new graph.
 
         Raises:
-            LaunchError: a launch on another stream, a copy or a synchronisation, which a graph cannot hold, or no launch.
+            LaunchError: a launch on another stream, a copy, a measurement, an event or a synchronisation, which a graph cannot
+                hold, or no launch.
         """
-        if self._captured is not None:
+        if self._order.captured is not None:
             raise LaunchError("a graph is being captured; one inside of it cannot be captured")
-        captured = self._graphs.captured = list[Callable[[], None]]()
+        captured = self._order.captured = list[Callable[[], None]]()
         try:
             launches()
         finally:
-            self._graphs.captured = None
+            self._order.captured = None
         if not captured:
             raise LaunchError("the graph is empty: nothing was launched while it was captured")
         steps = tuple(captured)
 
         def replay() -> None:
+            captured = self._order.captured
+            if captured is not None:
+                captured.extend(steps)
+                return
             for step in steps:
                 step()
 
         return replay
-
-    @property
-    def _captured(self) -> list[Callable[[], None]] | None:
-        found: list[Callable[[], None]] | None = getattr(self._graphs, "captured", None)
-        return found
 
     def synchronize(self) -> None:
         """Wait for everything launched, on every stream: launches return when they are done, and later ones come after them.
@@ -330,8 +330,6 @@ class EmulatedDevice(MakesArrays, HasSettings):
         Raises:
             LaunchError: a graph is being captured.
         """
-        if self._captured is not None:
-            raise LaunchError("a graph holds launches only; copy and synchronize before it is captured, or after it has run")
         self._order.synchronized()
 
     def reset_counters(self) -> None:
@@ -341,9 +339,15 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     @takes(launch=CALLABLE, samples=whole(1))
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
-        """Count one call; counts do not vary, so ``samples`` does not matter."""
+        """Count one call; counts do not vary, so ``samples`` does not matter. As on a GPU, the host waits for its end.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
+        self._order.refuse_in_graph()
         self.reset_counters()
         launch()
+        self.synchronize()
         return Measurement(counters=self.counters, lines=self.lines)
 
     @takes(nbytes=whole(1), samples=whole(1))

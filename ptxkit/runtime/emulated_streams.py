@@ -12,7 +12,7 @@ L. Lamport, "Time, clocks, and the ordering of events in a distributed system", 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ptxkit.emulator.memory.allocations import label
@@ -31,7 +31,11 @@ class Event:
     seen: Mapping[int, int]
 
     def sync(self) -> None:
-        """The host waits for the event: what it launches afterwards, on any stream, is in order."""
+        """The host waits for the event: what it launches afterwards, on any stream, is in order.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
         self.order.host_waits(self.seen)
 
 
@@ -51,7 +55,12 @@ class Stream:
         self.clock: Clock = {}
 
     def record(self) -> Event:
-        """An event after everything on this stream so far, as ``cudaEventRecord`` makes it."""
+        """An event after everything on this stream so far, as ``cudaEventRecord`` makes it.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
+        self.order.refuse_in_graph()
         with self.order.lock:
             return Event(self.order, {**_joined(self.clock, self.order.host)})
 
@@ -60,8 +69,9 @@ class Stream:
         far.
 
         Raises:
-            UsageError: it is neither an event nor a stream of this device.
+            UsageError: it is neither an event nor a stream of this device. LaunchError: a graph is being captured.
         """
+        self.order.refuse_in_graph()
         event = event_or_stream.record() if isinstance(event_or_stream, Stream) else event_or_stream
         if not isinstance(event, Event) or event.order is not self.order:
             raise UsageError(
@@ -72,7 +82,11 @@ class Stream:
             self.clock = _joined(self.clock, event.seen)
 
     def sync(self) -> None:
-        """The host waits for everything on this stream: what it launches afterwards, on any stream, is in order."""
+        """The host waits for everything on this stream: what it launches afterwards, on any stream, is in order.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
         self.record().sync()
 
     def __repr__(self) -> str:
@@ -136,6 +150,25 @@ class StreamOrder:
         self.own = Stream(self, 0, "own")
         self._streams = [self.own]
         self._launched: list[_Launched] = []
+        self._capture = threading.local()  # of each thread
+
+    @property
+    def captured(self) -> list[Callable[[], None]] | None:
+        """The launches so far of the graph that this thread captures, or None."""
+        found: list[Callable[[], None]] | None = getattr(self._capture, "launches", None)
+        return found
+
+    @captured.setter
+    def captured(self, launches: list[Callable[[], None]] | None) -> None:
+        self._capture.launches = launches
+
+    def refuse_in_graph(self) -> None:
+        """Raise LaunchError for what a graph cannot hold, where this thread captures one."""
+        if self.captured is not None:
+            raise LaunchError(
+                "a graph holds launches only; copy, measure, record events and synchronize before it is captured, or after it "
+                "has run"
+            )
 
     def make(self, name: str = "") -> Stream:
         """A new stream, without work."""
@@ -180,7 +213,12 @@ class StreamOrder:
                 if stream.clock.get(earlier.stream.number, 0) < earlier.count
                 for hazard in _hazards(stream, kernel, footprint, earlier)
             ]
-            self._launched = [e for e in self._launched if not self._is_before_all(e)]
+            for e in self._launched:
+                if (
+                    stream.clock.get(e.stream.number, 0) >= e.count
+                ):  # what conflicts with it conflicts with this one, too
+                    e.footprint.forget(footprint)
+            self._launched = [e for e in self._launched if e.footprint.marks and not self._is_before_all(e)]
             self._launched.append(_Launched(stream, count, kernel, footprint))
         if hazards:
             more = f" (and {len(hazards) - 1} more)" if len(hazards) > 1 else ""
@@ -193,12 +231,22 @@ class StreamOrder:
         return all(s.clock.get(earlier.stream.number, 0) >= earlier.count for s in self._streams)
 
     def host_waits(self, seen: Mapping[int, int]) -> None:
-        """The host has waited for these launches."""
+        """The host has waited for these launches.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
+        self.refuse_in_graph()
         with self.lock:
             self.host = _joined(self.host, seen)
 
     def synchronized(self) -> None:
-        """The host has waited for everything."""
+        """The host has waited for everything.
+
+        Raises:
+            LaunchError: a graph is being captured.
+        """
+        self.refuse_in_graph()
         with self.lock:
             for stream in self._streams:
                 self.host = _joined(self.host, stream.clock)

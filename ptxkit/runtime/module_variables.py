@@ -115,9 +115,7 @@ class ModuleGlobals(Mapping[str, DeviceArray]):
         return f"ModuleGlobals({', '.join(plain(v) for v in self._variables) or 'none'})"
 
 
-def module_globals(
-    memory: Memory, module: Module, locate: Callable[[str], tuple[int, int] | None]
-) -> ModuleGlobals:
+def module_globals(memory: Memory, module: Module, locate: Callable[[str], tuple[int, int] | None]) -> ModuleGlobals:
     """The variables of a module at module scope and in its functions."""
     inside = [v for f in module.functions.values() for v in f.variables.values()]
     return ModuleGlobals(memory, [*module.variables.values(), *inside], locate)

@@ -27,7 +27,9 @@ class _Scan:
         self.text = text.replace("\\\n", " ")
         self.macros: dict[str, str | None] = dict(macros)
         self.closed = not re.search(r"#[ \t]*include", self.text)  # whether no header can define anything
-        self.levels: list[list[bool | None]] = []  # for each open #if, the values of the conditions of its branches so far
+        self.levels: list[
+            list[bool | None]
+        ] = []  # for each open #if, the values of the conditions of its branches so far
 
     def run(self) -> tuple[str, dict[str, str | None]]:
         kept = []

@@ -91,7 +91,14 @@ def cta_registers(target: Target | str, threads: int, registers: int) -> int:
 
 
 def resident_ctas(
-    target: Target | str, sms: int, threads: int, registers: int, shared_bytes: int, *, barriers: int = 0, cluster: int = 1
+    target: Target | str,
+    sms: int,
+    threads: int,
+    registers: int,
+    shared_bytes: int,
+    *,
+    barriers: int = 0,
+    cluster: int = 1,
 ) -> int:
     """Resident CTAs of a kernel on a GPU with ``sms`` SMs: the largest cooperative grid.
 

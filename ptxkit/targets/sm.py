@@ -64,7 +64,9 @@ class SmLimits:
     registers_per_thread: int = 255  # guide
     register_unit: int = 256  # occupancy: cudaOccRegAllocationGranularity
     subpartitions: int = 4  # occupancy: cudaOccSubPartitionsPerMultiprocessor
-    default_shared_bytes: int = 48 * KIB  # guide, "Shared Memory": more is dynamic and needs an opt-in; ptxas refuses it
+    default_shared_bytes: int = (
+        48 * KIB
+    )  # guide, "Shared Memory": more is dynamic and needs an opt-in; ptxas refuses it
     fp32_per_clock: int = 128  # arithmetic
     fp64_per_clock: int = 2  # arithmetic
 

@@ -206,7 +206,9 @@ class Case:
     @property
     def poisons(self) -> dict[str, Sentinel]:
         """Output name -> its contents since the latest :meth:`reset`, for the outputs that are no inputs."""
-        return {name: value for name, value in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
+        return {
+            name: value for name, value in self._poisons.items() if isinstance(name, str) and name in self.output_specs
+        }
 
     def has_wider_temporaries(self, smallest_store: int) -> bool:
         """Whether launches use temporaries with elements of more than ``smallest_store`` bytes."""
@@ -256,7 +258,9 @@ class Case:
         outputs = self.outputs()
         self._check_shapes(outputs)
         poisons = self.poisons
-        self.unwritten = any(may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items())
+        self.unwritten = any(
+            may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items()
+        )
         verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
         return with_complaints(verdict, [*self.undefined(outputs), *self.overwritten()])
 
@@ -297,7 +301,9 @@ class Case:
             return POISON
         with np.errstate(all="ignore"):
             octets = (
-                np.ascontiguousarray(_nearest(self.expected[name], self.output_specs[name][1])).reshape(-1).view(np.uint8)
+                np.ascontiguousarray(_nearest(self.expected[name], self.output_specs[name][1]))
+                .reshape(-1)
+                .view(np.uint8)
             )
         counts = np.bincount(octets, minlength=256)
         return POISON if not counts[POISON] else int(np.argmin(counts))

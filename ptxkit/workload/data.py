@@ -69,7 +69,9 @@ class Data:
                 raise DescriptionError(f"{where}{self.workload.name}: the reference of {name} is NaN everywhere")
         if not any(value.size for value in expected.values()):
             what = "only empty arrays" if expected else "no output"
-            raise DescriptionError(f"{where}{self.workload.name}: reference() returns {what}; nothing would be verified")
+            raise DescriptionError(
+                f"{where}{self.workload.name}: reference() returns {what}; nothing would be verified"
+            )
         return expected
 
     def _refuse_overflow(self, made: Mapping[str, Any]) -> None:
@@ -81,7 +83,9 @@ class Data:
                 with np.errstate(over="ignore"):
                     beyond = isinstance(value, float) and np.isfinite(value) and np.isinf(np.array(value).astype(dtype))
                 if beyond:
-                    raise UsageError(f"{self.workload.name}: option {name}={value:g} is larger than {dtype} can represent")
+                    raise UsageError(
+                        f"{self.workload.name}: option {name}={value:g} is larger than {dtype} can represent"
+                    )
 
     def _refuse_temporaries(self, names: Mapping[str, Any], what: str) -> None:
         for name in self.workload.temporaries():
@@ -179,5 +183,7 @@ def _checked(stated: Any, workload: Workload, method: str, what: str) -> Toleran
     """A stated tolerance; DescriptionError if it is neither a Tolerance nor a mapping of output names to these."""
     for value in stated.values() if isinstance(stated, Mapping) else [stated]:
         if not isinstance(value, Tolerance):
-            raise DescriptionError(f"{at(type(workload), method)}{workload.name}: {what} must be a Tolerance, not {value!r}")
+            raise DescriptionError(
+                f"{at(type(workload), method)}{workload.name}: {what} must be a Tolerance, not {value!r}"
+            )
     return cast("Tolerance | Mapping[str, Tolerance]", stated)

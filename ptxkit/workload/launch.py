@@ -235,7 +235,9 @@ class Work:
         if self.executed_flops is not None:
             check("executed_flops of a Work", self.executed_flops, NUMBER, DescriptionError)
             if self.executed_flops > self.flops:
-                raise DescriptionError(f"executed_flops of a Work are at most flops={self.flops}, not {self.executed_flops}")
+                raise DescriptionError(
+                    f"executed_flops of a Work are at most flops={self.flops}, not {self.executed_flops}"
+                )
 
     @property
     def executed(self) -> int:

@@ -131,7 +131,9 @@ def _ordinal(n: int) -> str:
     return f"{n}{suffix}"
 
 
-def explanations(actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel | None) -> Iterator[str]:
+def explanations(
+    actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel | None
+) -> Iterator[str]:
     """The values of wrong elements: never written, NaN, zero, a neighbour's value, a multiple of the reference.
 
     Args:

@@ -124,7 +124,9 @@ def selected(words: Iterable[str] = (), group: str | None = None) -> tuple[str, 
         found += [f"{match}{colon}{variant}" for match in matches]
     kept = [word for word in dict.fromkeys(found) if group is None or group_of(find(word.partition(":")[0])) == group]
     if not kept:
-        raise UsageError(f"none of {', '.join(given)} is in the group {group}, which has {', '.join(known[str(group)])}")  # type: ignore[index]
+        raise UsageError(
+            f"none of {', '.join(given)} is in the group {group}, which has {', '.join(known[str(group)])}"
+        )  # type: ignore[index]
     return tuple(kept)
 
 

@@ -229,7 +229,9 @@ def _groups(matrices: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
         yield matrices[start : start + step]
 
 
-def _concatenated(pairs: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _concatenated(
+    pairs: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The first results, of all rows, along one axis, and the second ones, of the columns of each matrix."""
     rows, columns = zip(*pairs, strict=True)
     return np.concatenate(rows).reshape(-1), np.concatenate(columns)

@@ -164,7 +164,9 @@ def compare(
     wrong = np.concatenate([np.zeros(c[1].size, np.bool_) if m is None else m for c, m in zip(chunks, marks)])
     wrong_output = _WrongOutput(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)
     mismatches = int(np.count_nonzero(wrong))
-    return Verdict(False, abs_error, rel_error, ulp_error, actual.size, mismatches, wrong_output.first, wrong_output.text)
+    return Verdict(
+        False, abs_error, rel_error, ulp_error, actual.size, mismatches, wrong_output.first, wrong_output.text
+    )
 
 
 def check_real(what: str, dtype: np.dtype[Any]) -> None:

@@ -62,7 +62,18 @@ def test_ptx_takes_no_defines():
 
 
 def test_public_names():
-    for name in ("compile", "device", "cdiv", "Workload", "Work", "Launch", "variant", "errors", "DeviceArray", "__version__"):
+    for name in (
+        "compile",
+        "device",
+        "cdiv",
+        "Workload",
+        "Work",
+        "Launch",
+        "variant",
+        "errors",
+        "DeviceArray",
+        "__version__",
+    ):
         assert getattr(ptxkit, name) is not None
         assert name in dir(ptxkit)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -180,7 +180,9 @@ def test_a_grid_that_is_not_resident_at_once_is_refused(kernels, device):
     y = device.empty(1024 * sms * 64, np.int32)
     kernels["wide"](y, np.int32(2), grid=sms, block=64, shared=200 << 10, cooperative=True)
     device.synchronize()
-    text = rf"wide: a cooperative grid of {sms + 1:,} CTAs; the {sms} SMs of .* hold {sms:,} CTAs of this kernel at once"
+    text = (
+        rf"wide: a cooperative grid of {sms + 1:,} CTAs; the {sms} SMs of .* hold {sms:,} CTAs of this kernel at once"
+    )
     with pytest.raises(LaunchError, match=text):
         kernels["wide"](y, np.int32(2), grid=sms + 1, block=64, shared=200 << 10, cooperative=True)
     kernels["wide"](y, np.int32(0), grid=sms + 1, block=64, shared=200 << 10)  # without it there is no limit

@@ -124,7 +124,9 @@ def test_what_kernels_print_can_be_redirected(emulator):
 
 
 def test_the_emulator_takes_its_own_streams_only(emulator):
-    with pytest.raises(LaunchError, match=r"say: stream= is a stream of this device in the emulator, not 0; .*device.stream"):
+    with pytest.raises(
+        LaunchError, match=r"say: stream= is a stream of this device in the emulator, not 0; .*device.stream"
+    ):
         ptxkit.compile(SOURCE, device=emulator)["say"](7, grid=1, block=1, stream=0)
 
 

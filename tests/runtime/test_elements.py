@@ -12,7 +12,9 @@ from ptxkit.isa.parameter_types import parameter_types
 from ptxkit.runtime.elements import dtype_of, element_of, numpy_dtype
 
 ALL = [np.dtype(t) for t in "? i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8 c8 c16".split()]
-ALL += [np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu)]
+ALL += [
+    np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu)
+]
 PACKED = "int8 uint8 int16 uint16 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e8m0fnu"
 RAW_ACCESS = PACKED + " bool int32 uint32 float32"
 

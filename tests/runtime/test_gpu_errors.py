@@ -149,7 +149,9 @@ def test_an_unbound_launch_stores_its_values_where_the_driver_reads_them(gpu):
         return 0
 
     gpu.driver.cuLaunchKernelEx = launch
-    unbound = gpu.unbound(kernel, bind("k", parameters, slots, gpu), Geometry("k", function, 1, 32, 0, None, False, FACTS))
+    unbound = gpu.unbound(
+        kernel, bind("k", parameters, slots, gpu), Geometry("k", function, 1, 32, 0, None, False, FACTS)
+    )
     unbound((0.5, 0x1000), 7)
     unbound((1.5, 0x2000), 8)
     assert seen == [(7, 0x1000, 0.5), (8, 0x2000, 1.5)]

@@ -35,7 +35,9 @@ def read(monkeypatch, library):
 
 
 def test_sensors(monkeypatch):
-    library = Nvml(ClockInfo1=1980, ClockInfo2=3201, PowerUsage=121_600, Temperature0=39, CurrentClocksThrottleReasons=0x24)
+    library = Nvml(
+        ClockInfo1=1980, ClockInfo2=3201, PowerUsage=121_600, Temperature0=39, CurrentClocksThrottleReasons=0x24
+    )
     assert read(monkeypatch, library) == gpu_facts.Sensors(1980, 3201, 121.6, 39, ("power cap", "thermal"))
 
 

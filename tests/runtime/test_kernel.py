@@ -107,7 +107,9 @@ def test_an_array_of_another_type_than_the_pointer_is_refused_by_name(device, sa
     x = np.ones(64)
     given = {"host": x, "device": device.upload(x), "view": x.reshape(8, 8)[2:]}[place]
     y = np.ones(64, f32)
-    with pytest.raises(LaunchError, match=r"saxpy: argument 2 'x' \(const float\*\) got an array of float64; pass .* float32"):
+    with pytest.raises(
+        LaunchError, match=r"saxpy: argument 2 'x' \(const float\*\) got an array of float64; pass .* float32"
+    ):
         saxpy(f32(1), given, y, 32, grid=1, block=32)
     assert (y == 1).all()
 
@@ -169,7 +171,9 @@ def test_a_prepared_launch_takes_no_slot(saxpy):
 
 def test_arguments_are_named_as_in_the_source(saxpy):
     x = np.zeros(4, f32)
-    with pytest.raises(LaunchError, match=r"^saxpy: argument 2 'x' \(const float\*\) got a Python float; pass a numpy array"):
+    with pytest.raises(
+        LaunchError, match=r"^saxpy: argument 2 'x' \(const float\*\) got a Python float; pass a numpy array"
+    ):
         saxpy(f32(2), 1.5, x, 4, grid=1, block=32)
     with pytest.raises(LaunchError, match=r"^saxpy: argument 1 'a' \(float32\) got a numpy float64; pass np.float32"):
         saxpy(np.float64(2), x, x, 4, grid=1, block=32)
@@ -213,7 +217,9 @@ def test_overloads_are_listed_with_the_types_of_their_parameters(device):
     assert x[0] == 1 and "k" not in module
 
 
-@pytest.mark.parametrize(("grid", "block"), [(3, 5), ((2, 3), (4, 2)), ((2, 2, 2), (2, 3, 4)), ((np.int64(2), 1), np.int32(3))])
+@pytest.mark.parametrize(
+    ("grid", "block"), [(3, 5), ((2, 3), (4, 2)), ((2, 2, 2), (2, 3, 4)), ((np.int64(2), 1), np.int32(3))]
+)
 def test_grid_and_block_have_up_to_three_extents(module, grid, block):
     y = np.zeros(4096, np.int32)
     module["indices"](y, grid=grid, block=block)
@@ -245,7 +251,9 @@ def test_extents_that_no_kernel_takes(module, grid, block, message):
 def test_bounds_that_the_kernel_was_compiled_with(module):
     y = np.zeros(64, np.int32)
     module["bounded"](y, grid=1, block=64)
-    with pytest.raises(LaunchError, match=r"bounded: 65 threads a block; the kernel is bounded to 64 \(__launch_bounds__\)"):
+    with pytest.raises(
+        LaunchError, match=r"bounded: 65 threads a block; the kernel is bounded to 64 \(__launch_bounds__\)"
+    ):
         module["bounded"](y, grid=1, block=65)
 
 

@@ -70,7 +70,9 @@ def test_names(module):
 def test_a_wrong_name_is_refused(module):
     with pytest.raises(UsageError, match="there is no variable 'tabel' .*; did you mean 'table'"):
         module.globals["tabel"]
-    with pytest.raises(UsageError, match="several variables are called 'shared_name': one::shared_name, two::shared_name"):
+    with pytest.raises(
+        UsageError, match="several variables are called 'shared_name': one::shared_name, two::shared_name"
+    ):
         module.globals["shared_name"]
     with pytest.raises(UsageError, match="there is no variable 'xyzzy'.*it has: table, factors"):
         module.globals["xyzzy"]

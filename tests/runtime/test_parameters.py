@@ -112,7 +112,9 @@ def test_c_plus_plus_names_tell_types_and_the_source_tells_names():
     assert all(p.signed_known for p in found[:9])
 
 
-EXTERN_C = 'extern "C" __global__ void k(float* y, long long n, int* unused, float a) { if (threadIdx.x < n) y[0] = a; }'
+EXTERN_C = (
+    'extern "C" __global__ void k(float* y, long long n, int* unused, float a) { if (threadIdx.x < n) y[0] = a; }'
+)
 
 
 def test_extern_c_has_the_types_of_its_source():
@@ -125,7 +127,12 @@ def test_extern_c_has_the_types_of_its_source():
 def test_extern_c_without_its_source_leaves_the_code_to_tell():
     image = compile_source(EXTERN_C, target="sm_90a")
     found = parameters_of(parse(image.ptx).functions["k"])
-    assert [(p.kind, p.signed_known) for p in found] == [("pointer", True), ("int", False), ("int", False), ("float", True)]
+    assert [(p.kind, p.signed_known) for p in found] == [
+        ("pointer", True),
+        ("int", False),
+        ("int", False),
+        ("float", True),
+    ]
 
 
 DEBUGGED = """

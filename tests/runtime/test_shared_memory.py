@@ -31,7 +31,9 @@ def test_memory_is_shared(emulator, share):
 def test_what_is_shared_is_written(emulator):
     x = emulator.upload(np.zeros(8, np.int32))
     np.asarray(x)[3] = 5
-    kernel = ptxkit.compile("__global__ void k(int* x) { x[threadIdx.x] *= 2; }\n{}".replace("{}", ""), device=emulator)["k"]
+    kernel = ptxkit.compile(
+        "__global__ void k(int* x) { x[threadIdx.x] *= 2; }\n{}".replace("{}", ""), device=emulator
+    )["k"]
     kernel(x, grid=1, block=8)
     assert x.numpy().tolist() == [0, 0, 0, 10, 0, 0, 0, 0]
 

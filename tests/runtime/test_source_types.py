@@ -26,7 +26,10 @@ def shown(declarations, before="", macros=None):
         ("long unsigned int n, long long m, short", ["unsigned long", "long long", "short"]),
         ("unsigned long long", ["unsigned long long"]),
         ("signed char a, unsigned char b, char c", ["signed char", "unsigned char", "char"]),
-        ("size_t n, uint32_t m, std::int64_t l, uint8_t* p", ["unsigned long", "unsigned int", "long", "unsigned char*"]),
+        (
+            "size_t n, uint32_t m, std::int64_t l, uint8_t* p",
+            ["unsigned long", "unsigned int", "long", "unsigned char*"],
+        ),
         ("half* h, __nv_bfloat16 b, half2 p", ["__half*", "__nv_bfloat16", "__half2"]),
         ("float x[], int y[4], const double z[2][3]", ["float*", "int*", "const double*"]),
         ("const __grid_constant__ float4 v, bool", ["const float4", "bool"]),
@@ -56,7 +59,11 @@ def test_declarations(declarations, types):
         ("#ifndef T\n#define T float\n#endif", {"T": "double"}, "double*"),
         ("#ifdef WIDE\nusing T = double;\n#else\nusing T = float;\n#endif", {}, "float*"),
         ("#ifdef WIDE\nusing T = double;\n#else\nusing T = float;\n#endif", {"WIDE": "1"}, "double*"),
-        ("#if BITS == 64 && !defined(NARROW)\nusing T = double;\n#else\nusing T = float;\n#endif", {"BITS": "64"}, "double*"),
+        (
+            "#if BITS == 64 && !defined(NARROW)\nusing T = double;\n#else\nusing T = float;\n#endif",
+            {"BITS": "64"},
+            "double*",
+        ),
         ("#if BITS == 64\nusing T = double;\n#elif BITS == 16\nusing T = half;\n#endif", {"BITS": "16"}, "__half*"),
         ('#include "types.h"\n#ifdef WIDE\nusing T = double;\n#else\nusing T = float;\n#endif', {}, ""),
         ("#if sizeof(int) == 4\nusing T = double;\n#else\nusing T = float;\n#endif", {}, ""),
@@ -83,6 +90,6 @@ def test_no_definition_is_no_answer():
     assert source_types("k", 1, "void g() { k(1); }", {}) is None
 
 
-@given(st.text("extern\"C\" void k(float*,int)[]{}<>#if endif&=:;\n", max_size=60))
+@given(st.text('extern"C" void k(float*,int)[]{}<>#if endif&=:;\n', max_size=60))
 def test_any_text_is_read(text):
     source_types("k", 1, "void k(" + text + ") { }\n#if " + text, {"A": text})

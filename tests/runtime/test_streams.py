@@ -13,7 +13,7 @@ from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.errors import LaunchError, RaceError, UsageError
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.runtime.emulated_streams import StreamOrder
+from ptxkit.runtime.emulated_streams import Event, StreamOrder
 
 SOURCE = """
 #include <cuda/std/cstdint>
@@ -236,10 +236,67 @@ def test_a_graph_launches_what_was_captured_in_order(device, kernels, arrays):
     assert x.numpy()[0] == 16
 
 
+def test_a_graph_that_is_called_during_a_capture_adds_its_launches(device, kernels, arrays):
+    x, y, z = arrays
+    first = device.graph(kernels["twice"].prepare(x, y, ZERO, N, grid=1, block=256))
+    second = kernels["twice"].prepare(y, z, ZERO, N, grid=1, block=256)
+    graph = device.graph(lambda: (first(), second()))
+    assert y.numpy()[0] == 1  # nothing was executed
+    graph()
+    assert (y.numpy()[0], z.numpy()[0]) == (2, 4)
+
+
+def test_the_host_waits_for_a_measurement(device, kernels, arrays, streams):
+    x, y, z = arrays
+    a, b = streams
+    device.measure(kernels["twice"].prepare(x, y, ZERO, N, grid=1, block=256, stream=a), 1)
+    kernels["twice"](y, z, ZERO, N, grid=1, block=256, stream=b)  # no race
+
+
+def test_launches_that_events_put_in_order_are_not_kept(device, kernels, arrays, streams):
+    x, y, z = arrays
+    a, b = streams
+    for _ in range(4):
+        kernels["twice"](x, y, ZERO, N, grid=1, block=256, stream=a)
+        b.wait(a)
+        kernels["twice"](x, y, ZERO, N, grid=1, block=256, stream=b)
+        a.wait(b)
+    assert len(a.order._launched) == 1
+    with pytest.raises(RaceError, match="has written"):
+        kernels["twice"](y, z, ZERO, N, grid=1, block=256)  # the device's own stream has waited for nothing
+
+
+@pytest.mark.parametrize(
+    ("kind", "later", "left"),
+    [
+        ("write", "write", 0),
+        ("write", "read", 4),
+        ("write", "atomic", 4),
+        ("read", "write", 0),
+        ("read", "atomic", 4),
+        ("atomic", "atomic", 0),
+        ("atomic", "read", 4),
+    ],
+)
+def test_a_footprint_forgets_what_a_later_launch_conflicts_with_as_well(kind, later, left):
+    array = Machine(capacity=1 << 20).memory.allocate(4, "x")
+    before, after = Footprint(), Footprint()
+    before.span(array, 0, 4, kind)
+    after.span(array, 0, 4, later)
+    before.forget(after)
+    assert sum(int(marks.sum()) for marks in before.marks.values()) == left
+
+
 @pytest.mark.parametrize(
     ("inside", "complaint"),
     [
         (lambda device, launch, stream: device.synchronize(), "a graph holds launches only"),
+        (lambda device, launch, stream: stream.sync(), "a graph holds launches only"),
+        (lambda device, launch, stream: stream.record(), "a graph holds launches only"),
+        (lambda device, launch, stream: stream.wait(stream), "a graph holds launches only"),
+        (lambda device, launch, stream: Event(stream.order, {}).sync(), "a graph holds launches only"),
+        (lambda device, launch, stream: stream.wait(Event(stream.order, {})), "a graph holds launches only"),
+        (lambda device, launch, stream: device.measure(launch, 1), "a graph holds launches only"),
         (lambda device, launch, stream: launch(stream=stream), "captured on the device's own stream"),
         (lambda device, launch, stream: device.graph(launch), "cannot be captured"),
         (lambda device, launch, stream: None, "nothing was launched"),

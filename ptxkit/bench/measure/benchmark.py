@@ -312,9 +312,7 @@ class Benchmark:
         )
         known = {row.name: row for row in (*(self._session.rows if self._session else ()), *self._rows)}
         finished = {
-            n: r
-            for n, r in known.items()
-            if r.cold or r.counted or r.skipped or r.error or r.verified is not None
+            n: r for n, r in known.items() if r.cold or r.counted or r.skipped or r.error or r.verified is not None
         }
         rows = [
             Row(variant.name).failed(TimeLimitError(message))

@@ -38,9 +38,7 @@ class BufferSets:
         UsageError: the sizes need more memory than there is.
     """
 
-    def __init__(
-        self, workload: Workload, device: Device, count: int, seed: int, target: Target | None = None
-    ) -> None:
+    def __init__(self, workload: Workload, device: Device, count: int, seed: int, target: Target | None = None) -> None:
         workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
         self.data = execute.Data(workload, seed)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 ROWS = 64  # of workloads with several sizes
 ELEMENTS = 1 << 16  # of workloads with one size
-DEVIATIONS = 6  # permitted deviation of the fraction in standard deviations; exceeded by chance once in 500 million times
+DEVIATIONS = (
+    6  # permitted deviation of the fraction in standard deviations; exceeded by chance once in 500 million times
+)
 ALL_DROPPED = np.uint64(1 << 32)  # a threshold above all random words
 
 
@@ -90,7 +92,9 @@ def nearest(
         is_kept = np.abs(actual - kept[name]) <= np.abs(actual - dropped[name])
         expected[name] = np.where(is_kept, kept[name], dropped[name])
         apart = np.abs(kept[name] - dropped[name])
-        telling = apart > 0.05 * max(apart.mean(), 1e-30)  # other elements are the same in both cases, except for rounding
+        telling = apart > 0.05 * max(
+            apart.mean(), 1e-30
+        )  # other elements are the same in both cases, except for rounding
         count = int(telling.sum())
         share, wanted = float(is_kept[telling].mean()) if count else 0.0, 1 - p
         if count and abs(share - wanted) > DEVIATIONS * np.sqrt(p * wanted / count):

@@ -60,7 +60,9 @@ def measured_peaks(device: Any, units: Collection[str] | None = None) -> dict[st
 PEAK_SHARED = (64 + 256) * 64 * 2  # size of the tiles of cu/kernels/tensor_peak.cu in bytes
 PEAK_THREADS = 256
 PEAK_FLOPS = 2 * 64 * 256 * 64  # flops of a warpgroup per round
-PEAK_ROUNDS = 2000  # rounds of 512 cycles of an SM's tensor cores per warpgroup, so that the launch overhead is negligible
+PEAK_ROUNDS = (
+    2000  # rounds of 512 cycles of an SM's tensor cores per warpgroup, so that the launch overhead is negligible
+)
 
 
 def tensor_peaks_tflops(device: Any) -> dict[str, float]:

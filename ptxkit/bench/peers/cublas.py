@@ -22,9 +22,7 @@ COMPUTE = {
     "s32": 72,
 }  # cublasComputeType_t; f32 is without tf32, also for sums of f16 and bf16
 DEFAULT_ALGORITHM = -1
-WORKSPACE_BYTES = (
-    32 << 20
-)  # workspace that cuBLAS's manual recommends for Hopper; the library's default is smaller
+WORKSPACE_BYTES = 32 << 20  # workspace that cuBLAS's manual recommends for Hopper; the library's default is smaller
 
 
 class Cublas:

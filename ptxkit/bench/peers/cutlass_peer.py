@@ -37,7 +37,14 @@ class CutlassPeer(Alternatives):
         """See :meth:`Alternatives.candidates`."""
         gemm = gemm_of(workload)
         declared = workload.outputs().get(gemm.c) if gemm else None
-        if gemm is None or declared is None or workload.name == KERNEL or gemm.bias or gemm.compute != "f32" or gemm.operands:
+        if (
+            gemm is None
+            or declared is None
+            or workload.name == KERNEL
+            or gemm.bias
+            or gemm.compute != "f32"
+            or gemm.operands
+        ):
             return ()
         dtype = TYPES.get(array_spec(declared)[1].name)
         if dtype is None:

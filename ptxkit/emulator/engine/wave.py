@@ -106,7 +106,9 @@ class Wave(WaveCalls, WaveValues):
         self.changes = 0  # clock reads and printed texts: progress that changes no memory
         self.running: tuple[Group, int] | None = None
         self._yields = 0
-        self.instrumentation = Instrumentation.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
+        self.instrumentation = Instrumentation.of(
+            self, launch.settings, launch.code.has_stack, launch.code.reads_undefined
+        )
         self.stack_hooks: tuple[StackHooks, ...] = () if self.instrumentation is None else (self.instrumentation,)
         traps = None if self.instrumentation is None else self.instrumentation.traps
         self.arithmetic: tuple[ArithmeticHooks, ...] = () if traps is None else (traps,)
@@ -190,7 +192,9 @@ class Wave(WaveCalls, WaveValues):
                     deadlocked(self, why, where, not_resident(self))
 
     @staticmethod
-    def _step_and_tick(step: Callable[[Group, BasicBlock], None], times: RandomTimes, group: Group, block: BasicBlock) -> None:
+    def _step_and_tick(
+        step: Callable[[Group, BasicBlock], None], times: RandomTimes, group: Group, block: BasicBlock
+    ) -> None:
         """A step after which asynchronous operations may complete."""
         step(group, block)
         times.tick()

@@ -72,7 +72,9 @@ def flagged(found: list[Shadow | None], flag: int, clears: bool = False) -> list
     if not flag and not clears:
         return found
     kept = np.int32(~FIELD) if clears else np.int32(-1)
-    return [None if s is None else Shadow(s.bits, np.where(s.bits != 0, s.origin & kept | np.int32(flag), 0)) for s in found]
+    return [
+        None if s is None else Shadow(s.bits, np.where(s.bits != 0, s.origin & kept | np.int32(flag), 0)) for s in found
+    ]
 
 
 def computed(found: list[Shadow | None] | None) -> list[Shadow | None] | None:

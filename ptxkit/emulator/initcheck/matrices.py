@@ -77,7 +77,9 @@ def types_of(parts: tuple[str, ...]) -> tuple[str, str]:
     return (found[1], found[2]) if len(found) == 4 else ("f16", "f16")
 
 
-def multiplied(w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources, mirror: Mirror) -> list[Shadow | None]:
+def multiplied(
+    w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources, mirror: Mirror
+) -> list[Shadow | None]:
     """Undefined bits of the registers of D: mma and wmma.mma, all operands in registers."""
     counts = [len(o.items) if isinstance(o, Vector) else 1 for o in w.instruction.operands[1:4]]
     ta, tb = types_of(w.parts)

@@ -118,7 +118,11 @@ def mark(check: InitCheck, w: Instrumented, x: Group, addresses: Addresses, sour
             octets &= x.active()[..., None]
             if octets.any():
                 lane = tuple(int(v[0]) for v in np.nonzero(octets.any(-1)))
-                whole = np.broadcast_to(addresses, x.shape)[..., None] + np.arange(size, dtype=np.uint64) + np.uint64(offset)
+                whole = (
+                    np.broadcast_to(addresses, x.shape)[..., None]
+                    + np.arange(size, dtype=np.uint64)
+                    + np.uint64(offset)
+                )
                 text = f"{named(w.where)} copies {check.source_of(x, s, lane)}"
                 mark_bytes(check, whole[octets], text)
         offset += size

@@ -31,6 +31,7 @@ _SEM = "relaxed acquire release acq_rel"
 _SCOPES = "cta cluster gpu sys"
 _SPACES = "global shared shared::cta shared::cluster"
 
+
 def is_loop(op: str, t: str, count: int, space: str) -> bool:
     """Whether the GPU has no instruction for the operation, so that ptxas generates a loop of a load and a compare-and-swap.
 
@@ -100,7 +101,9 @@ class _LocalAtomics(LocalSite):
         """
         crowded = (x.active().sum(-1, keepdims=True) > 1) & x.active()
         if crowded.any():
-            why = "in local memory, where only one lane of a warp may execute an atomic; give it global or shared memory"
+            why = (
+                "in local memory, where only one lane of a warp may execute an atomic; give it global or shared memory"
+            )
             self.fail(x, base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF), crowded, lambda a: why)
         return np.broadcast_to(self.locate(x, base)[1], x.shape)[x.active()]
 
@@ -109,7 +112,14 @@ class AtomicSite:
     """The accesses of one atomic instruction: finds the cells of its lanes in each state space, and applies the operation."""
 
     def __init__(self, b: Binding, op: str, name: str, space: str, offset: int, count: int) -> None:
-        arguments: tuple[Where, int, int, DTypeLike, int, bool] = (b.where, b.index, offset, TYPES[name].dtype, count, True)
+        arguments: tuple[Where, int, int, DTypeLike, int, bool] = (
+            b.where,
+            b.index,
+            offset,
+            TYPES[name].dtype,
+            count,
+            True,
+        )
         self.space = space
         self.glob = _AtomicSectors(*arguments)
         self.combined = GlobalSite(*arguments)
@@ -120,20 +130,28 @@ class AtomicSite:
         # If ptxas can see that all lanes have the same address, one lane combines the values of the warp and accesses memory
         combined = ("add", "min", "max", "and", "or", "xor") if b.instruction.name == "red" else ("add",)
         self.aggregates = op in combined and name in ("b32", "u32", "s32") and space != ""
-        sites: tuple[tuple[Site, str], ...] = ((self.glob, "global"), (self.combined, "global"), (self.shared, "shared"))
+        sites: tuple[tuple[Site, str], ...] = (
+            (self.glob, "global"),
+            (self.combined, "global"),
+            (self.shared, "shared"),
+        )
         for site, where in sites:
             site.space = f"{where}.loop" if is_loop(op, name, count, where) else where
         self.offset = offset
         self.count = count
         self.ordering = scoped(b.form.get("sem") or "relaxed", b.form.get("scope") or "")
 
-    def run(self, x: Group, base: Lanes, operation: Operation, values: tuple[tuple[Lanes, ...], ...]) -> tuple[Lanes, ...]:
+    def run(
+        self, x: Group, base: Lanes, operation: Operation, values: tuple[tuple[Lanes, ...], ...]
+    ) -> tuple[Lanes, ...]:
         """Perform the operation for the active lanes; returns the old values, one lane array for each element."""
         aggregated = self.aggregates and base.shape[2] == 1
         base = np.broadcast_to(widen(base), x.shape)
         if self.space:
             with x.wave.launch.machine.atomic_lock:
-                return self._one(x, base, "global" if self.space == "global" else "shared", operation, values, aggregated)
+                return self._one(
+                    x, base, "global" if self.space == "global" else "shared", operation, values, aggregated
+                )
         out: tuple[Lanes, ...] = ()
         for space, part, lanes in by_space(x, base, self.offset):
             with x.wave.launch.machine.atomic_lock:
@@ -179,7 +197,13 @@ class AtomicSite:
         return self._apply(x, cells, index, active, operation, values)
 
     def _apply(
-        self, x: Group, cells: Lanes, index: Index, active: Mask, operation: Operation, values: tuple[tuple[Lanes, ...], ...]
+        self,
+        x: Group,
+        cells: Lanes,
+        index: Index,
+        active: Mask,
+        operation: Operation,
+        values: tuple[tuple[Lanes, ...], ...],
     ) -> tuple[Lanes, ...]:
         out = []
         for k in range(self.count):

@@ -70,7 +70,9 @@ class MemberMasks(Synchroniser):
         """
         for c, w in np.argwhere(waiting.any(-1)).tolist():
             masks = waiting[c, w]
-            names = masks[:, None] >> _LANES.astype(np.uint32) & np.uint32(1) == 1  # for each lane, the lanes in its mask
+            names = (
+                masks[:, None] >> _LANES.astype(np.uint32) & np.uint32(1) == 1
+            )  # for each lane, the lanes in its mask
             clash = names & names.T & (masks[:, None] != masks) & (masks != 0)
             if clash.any():
                 lane, other = (int(k[0]) for k in np.nonzero(clash))

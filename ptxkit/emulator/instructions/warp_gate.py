@@ -159,7 +159,9 @@ class WarpGate(Gate):
             and gate.where.instruction.opcode == self.where.instruction.opcode
         )
 
-    def _meet(self, group: Group, block: int, masks: Words, done: Mask, places: list[tuple[Group, int]]) -> Group | None:
+    def _meet(
+        self, group: Group, block: int, masks: Words, done: Mask, places: list[tuple[Group, int]]
+    ) -> Group | None:
         """Execute lanes whose masks are complete only with lanes at other instructions; returns the rest of ``group``."""
         wave = group.wave
         everyone = masks.copy()

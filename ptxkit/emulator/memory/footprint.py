@@ -64,6 +64,20 @@ class Footprint:
             for start, nbytes in zip(starts.tolist(), lengths[which].tolist(), strict=True):
                 self.span(a, start, nbytes, kind)
 
+    def forget(self, later: Footprint) -> None:
+        """Remove the bytes that a later launch, which is ordered after this one, writes, or touches in the same way.
+
+        A launch that is not ordered after this one is not ordered after the later one either, and conflicts with it at these
+        bytes, so that no conflict is lost. What is left over grows with the memory in use and not with the number of launches.
+        """
+        for base, kind in list(self.marks):
+            for covering in {kind, WRITE}:
+                covered = later.marks.get((base, covering))
+                if covered is not None:
+                    self.marks[base, kind] &= ~covered
+            if not self.marks[base, kind].any():
+                del self.marks[base, kind]
+
     def conflicts(self, earlier: Footprint) -> Iterator[tuple[Allocation, str, str, int, int]]:
         """Bytes that this launch and an earlier one touch, at least one of them writing.
 

@@ -100,7 +100,9 @@ class Table:
         if self.seen:
             np.maximum.at(self.data, (keys, rank + self.seen, agents), intervals | LOW)
 
-    def merge(self, keys: NDArray[np.int64], known: Table, rows: Rows, parts: slice = ALL, unseen: bool = False) -> None:
+    def merge(
+        self, keys: NDArray[np.int64], known: Table, rows: Rows, parts: slice = ALL, unseen: bool = False
+    ) -> None:
         """Merge the clocks ``rows``, (n,), of ``known`` into the clocks ``keys``, (n,), of this table; keys may repeat.
 
         Args:

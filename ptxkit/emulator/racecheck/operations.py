@@ -85,7 +85,9 @@ class Operations:
         self._near = (self.clocks.table(8), self.clocks.table(8)) if self.clocks.scoped else None
         self._phase: Index = np.zeros(words, np.int64)
         self._issued: _InFlight | None = None
-        self._in_flight: dict[int, _InFlight] = {}  # by the identity of the array of mbarriers, which the queue has, too
+        self._in_flight: dict[
+            int, _InFlight
+        ] = {}  # by the identity of the array of mbarriers, which the queue has, too
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -142,9 +144,7 @@ class Operations:
         rank, intervals = self.clocks.rank[rows], g.current[rows]
         self.access(where, threads, starts, sizes, write, rank, numbers, intervals, sources=sources)
 
-    def multiplied(
-        self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index
-    ) -> None:
+    def multiplied(self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index) -> None:
         """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
         races, clocks = self.races, self.clocks
         rows = owners >> self.clocks.shift
@@ -197,9 +197,7 @@ class Operations:
         self._used(where, rows, at)
         self.races.remote_barriers(where, rows, at)
 
-    def waited(
-        self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool
-    ) -> None:
+    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool) -> None:
         """The lanes ``done`` have observed that a phase is complete; the scope is ``.cta`` if ``within_cta``."""
         self._used(where, *self.races.per_actor(x, index))
         if not done.any():
@@ -456,7 +454,9 @@ class Operations:
         same = (a.number[first[early]] == a.number[first[late]]) & (a.rank[first[early]] == a.rank[first[late]])
         if sources is not None:
             given = sources()
-            same &= (starts[early] != starts[late]) | (sizes[early] != sizes[late]) | (given[early] != given[late]).any(1)
+            same &= (
+                (starts[early] != starts[late]) | (sizes[early] != sizes[late]) | (given[early] != given[late]).any(1)
+            )
         early, late = first[early[same]], first[late[same]]
         if not len(late):
             return []

@@ -171,7 +171,9 @@ class Shadow:
             found += self._conflicts(a, "write-after-read", at, records[at], rank << 16 | number, known)
         return found
 
-    def _reads_by_actors(self, a: Access, some: Index, table: Index, rows: NDArray[np.int64 | np.int32]) -> list[Conflict]:
+    def _reads_by_actors(
+        self, a: Access, some: Index, table: Index, rows: NDArray[np.int64 | np.int32]
+    ) -> list[Conflict]:
         """Conflicts of the cells at ``some`` with the reads in ``rows`` of ``table``, (..., CTAs * actors)."""
         found: list[Conflict] = []
         columns = table.shape[1]
@@ -189,7 +191,9 @@ class Shadow:
                 found += self._conflicts(a, "write-after-read", at[k], records[k, column], agents, known[k, column])
         return found
 
-    def _conflicts(self, a: Access, what: str, at: Index, records: Index, agents: Index, known: Index) -> list[Conflict]:
+    def _conflicts(
+        self, a: Access, what: str, at: Index, records: Index, agents: Index, known: Index
+    ) -> list[Conflict]:
         unordered = records > known
         if not unordered.any():
             return []

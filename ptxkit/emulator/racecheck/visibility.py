@@ -81,4 +81,3 @@ class Visibility:
         if not len(at):
             return None
         return Conflict(UNFENCED, at, records[at], writer[at])
-

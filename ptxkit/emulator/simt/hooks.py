@@ -55,9 +55,7 @@ class OperationHooks(Protocol):
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
 
-    def multiplied(
-        self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index
-    ) -> None:
+    def multiplied(self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index) -> None:
         """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
 
     def initialised(self, x: Selection, where: Where, index: Lanes) -> None:
@@ -72,9 +70,7 @@ class OperationHooks(Protocol):
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
 
-    def waited(
-        self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool
-    ) -> None:
+    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool) -> None:
         """The lanes ``done`` have observed that a phase is complete; the scope is ``.cta`` if ``within_cta``."""
 
     def phase_over(self, at: Index) -> None:
@@ -250,7 +246,6 @@ class ArithmeticHooks(Protocol):
 
     def computed(self, x: Any, where: Where, t: PtxType, result: Lanes, operands: tuple[Lanes, ...]) -> None:
         """The lanes of the group ``x`` have computed ``result`` from ``operands``; all have the type ``t``."""
-
 
     def produced(self, wave: Any, where: Where, thread: int, result: Lanes, operands: Sequence[Lanes]) -> None:
         """An operation that the thread ``thread`` of ``wave`` issued computes ``result`` from ``operands``, of any shapes."""

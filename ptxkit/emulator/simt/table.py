@@ -93,7 +93,9 @@ class Entry:
         m = self.regex.fullmatch(opcode)
         if m is None:
             return None
-        return Form(opcode, {name.removeprefix("flag_"): (m[name] or "").removeprefix(".") for name in self.regex.groupindex})
+        return Form(
+            opcode, {name.removeprefix("flag_"): (m[name] or "").removeprefix(".") for name in self.regex.groupindex}
+        )
 
     def lane_function(self, form: Form) -> LaneFunction:
         """The function over lane arrays for this form, its modifiers bound."""

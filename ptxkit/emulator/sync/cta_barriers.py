@@ -54,7 +54,9 @@ class CtaBarriers(Synchroniser):
         assert found is not None
         return found[row]
 
-    def arrive(self, group: Group, number: int, count: int, block: int | None, votes: Mask | None, where: Where) -> bool:
+    def arrive(
+        self, group: Group, number: int, count: int, block: int | None, votes: Mask | None, where: Where
+    ) -> bool:
         """``group`` arrives, and waits at ``block`` unless that is None. True if it can continue immediately.
 
         Args:

@@ -22,7 +22,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from ptxkit.emulator.arrays import Lanes
 
-_ELEMENTS = 1 << 15  # elements of the result at a time, so that the arrays of the loop along K stay in the host's L2 cache
+_ELEMENTS = (
+    1 << 15
+)  # elements of the result at a time, so that the arrays of the loop along K stay in the host's L2 cache
 _SPREAD = 8  # binary orders of magnitude per term: the largest determines the exponent of a sum of up to 2**7 powers
 _LOWEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
 """Exponent of the smallest normal value, which is also used for subnormal values."""
@@ -65,9 +67,7 @@ class Accumulation:
             out = self._group(a[..., start:stop], b[..., start:stop, :], out, t, other, scale, lowered)
         return out
 
-    def _group(
-        self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str, scale: Lanes | None, lowered: int
-    ) -> Lanes:
+    def _group(self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str, scale: Lanes | None, lowered: int) -> Lanes:
         left, right = _Factor(a, t), _Factor(b, other)
         finite = left.finite and right.finite and bool(np.isfinite(c).all())
         plain = scale is None and not lowered

@@ -220,9 +220,7 @@ class Flights:
         waiting = np.zeros(len(committed), np.bool_)
         waiting[x.thread[x.active()]] = True
         covered = [
-            i
-            for i in self._groups.get(mechanism, ())
-            if waiting[i.thread] and i.group < committed[i.thread] - newest
+            i for i in self._groups.get(mechanism, ()) if waiting[i.thread] and i.group < committed[i.thread] - newest
         ]
         rows = steps.rows(x)
         complete = np.zeros(len(steps.now), np.int64)
@@ -296,9 +294,7 @@ class Flights:
                 span = PhaseSpan(cta, name, int(self._phase[barrier]) - 1, int(before[k]), int(self._done[barrier]))
                 self.steps.record.phases.append(span)
 
-    def waited(
-        self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool
-    ) -> None:
+    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
         if not done.any():
             return

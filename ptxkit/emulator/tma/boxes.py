@@ -148,7 +148,9 @@ class Boxes:
                 f"the tensor map's address {self.address:#x} and strides {self.strides[1:]} must be multiples of 16"
             )
         if self.element.padded and self.mode not in ((0, 0), (3, 0), (3, 1), (3, 3)):
-            raise ValueError(f"elements of type .{self.element.name} take no swizzle, or that of 128 bytes without flip")
+            raise ValueError(
+                f"elements of type .{self.element.name} take no swizzle, or that of 128 bytes without flip"
+            )
         if self.fills_nan and self.element.narrow:
             raise ValueError(f"elements of type .{self.element.name} cannot be filled with NaN")
         if (self.steps < 1).any() or self.steps[0] != 1:
@@ -373,7 +375,9 @@ class Boxes:
             values = np.ascontiguousarray(data[~whole]).view(self.element.bits).reshape(valid.shape)
             a.typed(self.element.bits)[index[valid]] = values[valid]
 
-    def reduce(self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8], operation: Reduction) -> None:
+    def reduce(
+        self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8], operation: Reduction
+    ) -> None:
         """Reduce dense boxes, (E, nbytes), into global memory, one after the other.
 
         Args:

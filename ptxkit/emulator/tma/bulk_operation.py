@@ -38,6 +38,7 @@ MECHANISM: Mechanism[Groups] = Mechanism(
 )
 ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
 
+
 @dataclass(frozen=True)
 class Reduction:
     """What a reduction does to each element. Subnormal numbers are kept, as on an H200, also those of f32.

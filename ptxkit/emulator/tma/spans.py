@@ -65,7 +65,9 @@ def fill(to: Side, sizes: NDArray[np.int64], value: int) -> None:
         to.run(k, nbytes)[:] = value
 
 
-def _batches(to: Side, source: Side, sizes: NDArray[np.int64], which: Elements) -> Iterator[tuple[NDArray[np.int64], int]]:
+def _batches(
+    to: Side, source: Side, sizes: NDArray[np.int64], which: Elements
+) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Groups the elements ``which`` by arrays and size; empty runs are omitted."""
     elements = np.arange(len(sizes))[which]
     elements = elements[sizes[elements] > 0]

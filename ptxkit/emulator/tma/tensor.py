@@ -87,7 +87,9 @@ class _Load:
             for writes in wave.generic_writes:
                 writes.replaced(target, runs.sizes[element])
         else:
-            wave.part(Mbarriers).check(x, index, self.where)  # the mbarriers of a multicast are checked when it completes
+            wave.part(Mbarriers).check(
+                x, index, self.where
+            )  # the mbarriers of a multicast are checked when it completes
             self._require_near(runs, target // stride, barrier * 8 // stride)
         region.count(x, self.number, "global_to_shared")
         wave.launch.machine.version += 1
@@ -230,9 +232,7 @@ class _Store:
         operation_.lost = lambda element: unread_at_exit(x, self.where, int(threads[element]))
         wave.queue.submit(operation_, MECHANISM)
 
-    def _checked(
-        self, operation: Reduction, wave: WaveState, thread: int, name: str, old: Lanes, new: Lanes
-    ) -> Lanes:
+    def _checked(self, operation: Reduction, wave: WaveState, thread: int, name: str, old: Lanes, new: Lanes) -> Lanes:
         """A reduction of elements of the type ``name`` that passes its results to the hooks."""
         result = operation(old, new)
         for hooks in wave.arithmetic:
@@ -244,15 +244,24 @@ class _Store:
 
 @effect(
     "cp.async.bulk.tensor.<dim>.<to>.global{.<mode>}.mbarrier::complete_tx::bytes{.multicast::cluster}{.<group>}{.L2::cache_hint}",
-    dim=_DIMS, to="shared::cta shared::cluster", mode=_LOADS, group=_PAIRS,
+    dim=_DIMS,
+    to="shared::cta shared::cluster",
+    mode=_LOADS,
+    group=_PAIRS,
 )
 @effect(
     "cp.async.bulk.tensor.<dim>.<mode>.<to>.global.mbarrier::complete_tx::bytes{.multicast::cluster}{.<group>}{.L2::cache_hint}",
-    dim=_DIMS, to="shared::cta shared::cluster", mode=_LOADS, group=_PAIRS,
+    dim=_DIMS,
+    to="shared::cta shared::cluster",
+    mode=_LOADS,
+    group=_PAIRS,
 )
 @effect(
     "cp.async.bulk.tensor.<dim>.<to>.global.mbarrier::complete_tx::bytes.<mode>{.multicast::cluster}{.<group>}{.L2::cache_hint}",
-    dim=_DIMS, to="shared::cta shared::cluster", mode=_LOADS, group=_PAIRS,
+    dim=_DIMS,
+    to="shared::cta shared::cluster",
+    mode=_LOADS,
+    group=_PAIRS,
 )
 def _load(b: Binding) -> Step:
     multicast = b.form.has("multicast__cluster")

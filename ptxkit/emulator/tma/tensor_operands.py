@@ -182,9 +182,7 @@ class Region:
         starts = np.where(some, low, low[some][0]).astype(np.uint64)
         self.parts = memory.partition(starts)
 
-    def count(
-        self, x: Group, number: int, direction: str, which: Elements = EVERY, updates: bool = False
-    ) -> None:
+    def count(self, x: Group, number: int, direction: str, which: Elements = EVERY, updates: bool = False) -> None:
         """Add bytes and sectors of the boxes ``which`` to the counters.
 
         Args:

@@ -57,6 +57,7 @@ class Attention(AttentionSizes):
     """
 
     source = "attention.cu"
+
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         q_starts, k_starts = self.starts()
         return {

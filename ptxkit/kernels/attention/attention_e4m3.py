@@ -19,7 +19,16 @@ LARGEST = 448  # e4m3
 TRANSPOSED = 128  # of cu/kernels/attention_e4m3.cu: columns of a CTA
 GROUP = 16  # keys: a sequence begins at a multiple in the transposed values
 THREADS = 256  # of the kernels that convert
-ALIKE = ("heads", "q", "k", "d", "batch", "causal", "kv_heads", "lengths")  # sizes and options of the same attention in bf16
+ALIKE = (
+    "heads",
+    "q",
+    "k",
+    "d",
+    "batch",
+    "causal",
+    "kv_heads",
+    "lengths",
+)  # sizes and options of the same attention in bf16
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,9 @@ class AttentionE4m3(AttentionSizes):
         k_starts: Any,
     ) -> dict[str, Any]:
         """Attention of the elements times their scales."""
-        wide = [x.astype(self.wide) * s[:, None] for x, s in ((query, query_scale), (key, key_scale), (value, value_scale))]
+        wide = [
+            x.astype(self.wide) * s[:, None] for x, s in ((query, query_scale), (key, key_scale), (value, value_scale))
+        ]
         o, lse = forward(self, *wide)
         return {"o": o, "lse": lse}
 

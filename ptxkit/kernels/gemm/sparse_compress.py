@@ -26,7 +26,9 @@ def words(rows: int, k: int, dtype: str) -> int:
     return blocks * columns
 
 
-def compress_launch(dense: str, values: str, metadata: str, rows: int, k: int, dtype: str, threads: int = 256) -> Launch:
+def compress_launch(
+    dense: str, values: str, metadata: str, rows: int, k: int, dtype: str, threads: int = 256
+) -> Launch:
     """A launch of ``compress``."""
     count = words(rows, k, dtype)
     args = (dense, values, metadata, rows, k, np.uint32(count))

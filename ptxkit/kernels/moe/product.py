@@ -303,7 +303,9 @@ def sums_of(a: Array, b: Array) -> Array:
 def quantized(v: Array, dtype: Dtype) -> tuple[Array, Array]:
     """The rows of v (rows, cols) as elements of ``dtype``, ties to even, and the scales (rows), in float64."""
     steps, scales = in_steps(v, dtype)
-    return (np.rint(steps).astype(np.int8) if dtype == "s8" else steps.astype(np.float32).astype(dtype_of(dtype))), scales
+    return (
+        np.rint(steps).astype(np.int8) if dtype == "s8" else steps.astype(np.float32).astype(dtype_of(dtype))
+    ), scales
 
 
 def in_steps(v: Array, dtype: Dtype, scales: Array | None = None) -> tuple[Array, Array]:

@@ -255,7 +255,9 @@ class Gradients(Workload):
 def unfused(w: Any) -> list[Launch]:
     """One launch per operation."""
     norm, cu = w.norm, row.cu_type(w.dtype)
-    dy, kind = ("dy", cu) if w.activation == "none" else ("dz", "float")  # the gradient of what is normalized and scaled
+    dy, kind = (
+        ("dy", cu) if w.activation == "none" else ("dz", "float")
+    )  # the gradient of what is normalized and scaled
     sums = (cdiv(w.cols, 32), row.THREADS)
     args = ("normalized", "product", w.cols)
 

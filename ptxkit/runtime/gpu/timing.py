@@ -24,7 +24,9 @@ extern "C" __global__ void flush_l2(const uint4* data, unsigned long long words,
     if (found == 0x9e3779b9u) *never = found;
 }
 """
-FLUSH_FACTOR = 4  # bytes read by a flush, in sizes of the L2; 2 suffice in theory, 4 also for a hashed or partitioned L2
+FLUSH_FACTOR = (
+    4  # bytes read by a flush, in sizes of the L2; 2 suffice in theory, 4 also for a hashed or partitioned L2
+)
 
 
 class Timing:

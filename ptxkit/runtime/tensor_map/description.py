@@ -224,7 +224,11 @@ def device_address(m: TensorMap, memory: Encoder, what: str) -> int | np.ndarray
         return int(array)
     if isinstance(array, str):
         raise LaunchError(f"{what}: {array!r} is a name, which only a Launch can look up; pass the array")
-    found = memory.foreign(array, what) if hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__") else None
+    found = (
+        memory.foreign(array, what)
+        if hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+        else None
+    )
     if found is None:
         raise LaunchError(f"{what}: a TensorMap is of an array or of np.uint64(address), not of {array!r}")
     return found

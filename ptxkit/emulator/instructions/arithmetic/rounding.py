@@ -243,7 +243,9 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
         return r
     hard = ~((size > 2.0**-960) & (np.maximum(size, sizes[2]) < 2.0**990) & (np.maximum(*sizes[:2]) < 2.0**990))
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    plain = hard & (~finite | (a == 0) | (b == 0))  # the product is not finite or an exact zero: numpy's result is right
+    plain = hard & (
+        ~finite | (a == 0) | (b == 0)
+    )  # the product is not finite or an exact zero: numpy's result is right
     if plain.any():
         # with an infinite c the result is c, even if the finite product overflows in f64
         total = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, p + c)

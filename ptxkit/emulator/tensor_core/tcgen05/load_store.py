@@ -52,7 +52,9 @@ class _Transfer:
         base: address operand, with its constant offset.
     """
 
-    def __init__(self, b: Binding, kind: Literal["load", "store"], operands: list[Operand | None], packed: bool) -> None:
+    def __init__(
+        self, b: Binding, kind: Literal["load", "store"], operands: list[Operand | None], packed: bool
+    ) -> None:
         require_target(b)
         self.where, self.kind, self.packed = b.where, kind, packed
         shape, repeat = b.form["shape"], int(b.form["num"][1:])
