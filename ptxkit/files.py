@@ -10,7 +10,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,31 @@ def check_writable(path: str | Path) -> None:
         raise refused(path, error) from None
     os.close(handle)
     Path(temporary).unlink()
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[None]:
+    """Inside, no other process and no other thread is inside for a file of the same directory, which is locked by flock(2).
+
+    Around reading, changing and writing a file, so that changes by two processes are both kept.
+
+    Raises:
+        UsageError, FileAccessError: the directory cannot be locked; see :func:`refused`.
+    """
+    import fcntl
+
+    try:
+        handle = os.open(Path(os.path.realpath(path)).parent, os.O_RDONLY)
+    except OSError as error:
+        raise refused(path, error, "lock") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise refused(path, error, "lock") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_json(path: str | Path, value: Any) -> None:

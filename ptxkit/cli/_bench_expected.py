@@ -39,14 +39,15 @@ class Expectations:
         self.update = update
         self.target = (target or lowest_target(())).name
         if self.of_counts:
-            self.path, reader = count_expectations.path_for(self.target), count_expectations.load
+            self.path, self._reader = count_expectations.path_for(self.target), count_expectations.load
         else:
-            self.path, reader = expectations.path_for(device.name), expectations.load
+            self.path, self._reader = expectations.path_for(device.name), expectations.load
             if target is not None and (check or update):
                 option = "--check" if check else "--update-expectations"
                 raise UsageError(f"{option} compares times of code for this GPU's own target; leave out --arch")
-        self.loaded: Any = reader(self.path) if check else None
-        self._recorded = expectations.prepared(self.path, reader) if update else None
+        self.loaded: Any = self._reader(self.path) if check else None
+        if update:
+            expectations.check_recordable(self.path, self._reader)
 
     def checked_and_recorded(self, results: Results) -> ExitCode:
         """Compare results with the file and enter them there, as far as was asked for; return the exit code."""
@@ -59,10 +60,16 @@ class Expectations:
             checked = _bench_verdict.counts_checked if self.of_counts else _bench_verdict.checked
             code = checked(self.loaded, results)
         if self.update:
-            if self.of_counts:
-                value = count_expectations.updated(self._recorded, results, self.target)
-            else:
-                value = expectations.updated(self._recorded, results)
-            expectations.save(self.path, value)
+            if not (count_expectations if self.of_counts else expectations).recordable(results):
+                to_stderr(f"nothing is recorded in {self.path}: no variant has a result that can be")
+                return code
+            expectations.record(self.path, lambda known: self._updated(known, results), self._reader)
             to_stderr(f"recorded in {self.path}")
         return code
+
+    def _updated(self, known: dict[str, Any] | None, results: Results) -> dict[str, Any]:
+        from ptxkit.bench.results import count_expectations, expectations
+
+        if self.of_counts:
+            return count_expectations.updated(known, results, self.target)
+        return expectations.updated(known, results)

@@ -34,7 +34,7 @@ from ptxkit.cli._options import (
     tile_option,
 )
 from ptxkit.cli._output import stdout_set_aside
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import most_severe
 
 if TYPE_CHECKING:
@@ -177,6 +177,10 @@ def run(
         kernels = registry.selected(kernels, group) if group is not None else kernels
         if expected.of_counts and check and not (kernels or update_expectations or wanted_sizes or given_options):
             chosen = recorded_plans(expected.loaded)
+            if not chosen:
+                raise UnavailableError(
+                    f"no case is recorded in {expected.path}; give kernels with --update-expectations"
+                )
         else:
             chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
     check_tile(tile, chosen)

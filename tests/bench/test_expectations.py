@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -74,7 +75,9 @@ def test_earlier_files_are_read_in_todays_names(tmp_path, results):
     assert expectations.load(path)["cases"]["saxpy n=1000"]["environment"] == {"gpu": "G", "cuda_driver": "13.0"}
 
 
-@pytest.mark.parametrize(("schema", "cases"), [("ptxkit.expectations/1", "targets"), ("ptxkit.expectations/2", "cases")])
+@pytest.mark.parametrize(
+    ("schema", "cases"), [("ptxkit.expectations/1", "targets"), ("ptxkit.expectations/2", "cases")]
+)
 def test_earlier_files_are_read_with_todays_names_of_cases_and_peers(tmp_path, results, schema, cases):
     known = expectations.updated(None, results)
     (case,) = known["cases"].values()
@@ -95,3 +98,28 @@ def test_whether_the_code_is_the_same_is_said_where_it_is_known(results):
     assert codes == {"a" * 64: {"same code"}, "b" * 64: {"changed code"}, "": {""}}
     del known["cases"]["saxpy n=1000"]["rows"]["fused"]["code"]  # the form that earlier versions recorded
     assert {h.code for h in expectations.check(known, make_results(code="a" * 64)) if h.row == "fused"} == {""}
+
+
+def test_two_records_at_the_same_time_are_both_kept(tmp_path):
+    path, inside, let_go = tmp_path / "x.json", threading.Event(), threading.Event()
+
+    def reader(file):
+        return json.loads(file.read_text())
+
+    def first(known):
+        inside.set()
+        assert let_go.wait(30)
+        return {**(known or {}), "first": 1}
+
+    def second(known):
+        return {**(known or {}), "second": 2}
+
+    one = threading.Thread(target=expectations.record, args=(path, first, reader))
+    one.start()
+    assert inside.wait(30)
+    two = threading.Thread(target=expectations.record, args=(path, second, reader))
+    two.start()
+    let_go.set()
+    one.join(30)
+    two.join(30)
+    assert reader(path) == {"first": 1, "second": 2}

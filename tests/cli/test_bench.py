@@ -579,6 +579,49 @@ def test_counts_that_somebody_edited_are_refused_by_their_place(counts, capsys, 
     assert complaint in err and "emulator-sm_90a.json" in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda row: row["counts"].pop("load_bytes"), "counts.load_bytes is missing"),
+        (lambda row: row["counts"].update(flops=-1), "counts.flops must be 0 or more, not -1"),
+        (lambda row: row["by_class"].update(move=-2), "by_class.move must be 0 or more, not -2"),
+        (lambda row: row.update(launches=0), "launches must be 1 or more, not 0"),
+    ],
+)
+def test_counts_that_nothing_can_have_are_refused(counts, capsys, change, complaint):
+    assert counts(*SMALL, "--update-expectations") == 0
+    value = json.loads(counts.file.read_text())
+    change(value["cases"]["saxpy n=2048"]["rows"]["scalar"])
+    counts.file.write_text(json.dumps(value))
+    capsys.readouterr()
+    assert counts(*SMALL, "--check") == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_file_without_cases_and_a_run_without_results_are_said(counts, capsys):
+    counts.file.parent.mkdir()
+    counts.file.write_text(json.dumps({"schema": "ptxkit.counts/1", "target": "sm_90a", "cases": {}}))
+    assert counts("--check") == 3
+    assert "no case is recorded in" in capsys.readouterr().err
+    counts.file.unlink()
+    assert counts(*SMALL, "--no-counts", "--max-instructions", "1", "--update-expectations") != 0
+    err = capsys.readouterr().err
+    assert "nothing is recorded in" in err and not counts.file.exists()
+
+
+def test_expectations_that_cannot_be_read_are_an_error_of_access(counts, capsys, monkeypatch):
+    from ptxkit.bench.results import expectations
+
+    def closed(path):
+        raise PermissionError(13, "Permission denied")
+
+    assert counts(*SMALL, "--update-expectations") == 0
+    monkeypatch.setattr(expectations, "read_text", closed)
+    capsys.readouterr()
+    assert counts(*SMALL, "--check") == 7
+    assert "emulator-sm_90a.json: Permission denied" in capsys.readouterr().err
+
+
 def test_the_recorded_counts_of_the_catalogue_hold(capsys):
     """A few of ``expectations/emulator-sm_90a.json``; ``bench run --device emulator --check`` compares all."""
     kernels = ("saxpy:scalar", "add_gelu:fused", "swiglu")
@@ -817,7 +860,9 @@ def test_only_the_chosen_variants_of_shapes_are_measured_unless_all_are_wanted(g
     from ptxkit.bench.measure import benchmark
 
     asked = []
-    monkeypatch.setattr(benchmark.Benchmark, "run", lambda self, plans, *args: asked.extend(plans) or gpu.run(plans, *args))
+    monkeypatch.setattr(
+        benchmark.Benchmark, "run", lambda self, plans, *args: asked.extend(plans) or gpu.run(plans, *args)
+    )
     words = ("bench", "shapes", "--family", "rows", "--sample", "2", "--peers", "none")
     assert exit_of(*words) == 0
     assert exit_of(*words, "--variants", "all") == 0

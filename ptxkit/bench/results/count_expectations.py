@@ -92,7 +92,7 @@ def load(path: Path) -> dict[str, Any]:
     """
     value = expectations.read_file(path, "this target in the emulator")
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
+        raise UsageError(f"{path} does not hold {SCHEMA}; restore it, or delete it and record again")
     try:
         parsed(value)
     except UsageError as error:
@@ -104,10 +104,28 @@ def parsed(value: Mapping[str, Any]) -> Expected:
     """The value of a file as an object.
 
     Raises:
-        UsageError: a field is missing or of the wrong type.
+        UsageError: a field or a count is missing, of the wrong type or negative.
     """
     found: Expected = read_as(Expected, value)
+    for key, case in found.cases.items():
+        for name, row in case.rows.items():
+            _check_counts(row, f"cases.{key}.rows.{name}")
     return found
+
+
+def _check_counts(row: ExpectedRow, where: str) -> None:
+    """Raise UsageError for a count that is missing or that nothing can have."""
+    for name in (*OF_KERNEL, *OF_COMPILER):
+        if name not in row.counts:
+            raise UsageError(f"{where}.counts.{name} is missing")
+    counts = {f"counts.{name}": n for name, n in row.counts.items()} | {
+        f"by_class.{n}": c for n, c in row.by_class.items()
+    }
+    for name, count in counts.items():
+        if count < 0:
+            raise UsageError(f"{where}.{name} must be 0 or more, not {count}")
+    if row.launches < 1:
+        raise UsageError(f"{where}.launches must be 1 or more, not {row.launches}")
 
 
 def updated(known: Mapping[str, Any] | None, results: Results, target: str) -> dict[str, Any]:
@@ -139,6 +157,11 @@ def updated(known: Mapping[str, Any] | None, results: Results, target: str) -> d
             "rows": {**kept, **rows},
         }
     return {"schema": SCHEMA, "target": target, "cases": dict(sorted(cases.items()))}
+
+
+def recordable(results: Results) -> bool:
+    """Whether :func:`updated` enters any of these results."""
+    return any(_good(row) for case in results.cases for row in case.rows)
 
 
 def _good(row: Row) -> bool:

@@ -16,7 +16,7 @@ from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.bench.results.judge import Judgement, judge
 from ptxkit.bench.results.results import CaseResult, Mode, Results, Row, Timed
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.files import check_writable, read_text, stem_of, write_json
+from ptxkit.files import check_writable, locked, read_text, refused, stem_of, write_json
 from ptxkit.runtime import registry
 
 SCHEMA = "ptxkit.expectations/3"
@@ -121,7 +121,7 @@ def load(path: Path) -> dict[str, Any]:
     if earlier:
         value = {{"targets": "cases"}.get(name, name): v for name, v in value.items()} | {"schema": SCHEMA}
     if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("cases"), dict):
-        raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
+        raise UsageError(f"{path} does not hold {SCHEMA}; restore it, or delete it and record again")
     for key, case in value["cases"].items():
         try:
             read_as(Expected, case, f"cases[{key!r}]")
@@ -140,7 +140,7 @@ def read_file(path: Path, whose: str) -> Any:
         whose: what the expectations are of, for the message where there is no file: ``"this GPU"``.
 
     Raises:
-        UnavailableError: there is no such file. UsageError: it cannot be read, or is not JSON.
+        UnavailableError: there is no such file. UsageError: it is not JSON. FileAccessError: it cannot be read.
     """
     try:
         return json.loads(read_text(path))
@@ -148,26 +148,53 @@ def read_file(path: Path, whose: str) -> Any:
         raise UnavailableError(
             f"no expectations found for {whose} ({path}); ptxkit bench run --update-expectations records them"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read as expectations: {error}") from None
+    except OSError as error:
+        raise refused(path, error, "read") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path} cannot be read as expectations: {error}; restore it, or delete it and record again"
+        ) from None
 
 
-def prepared(path: Path, reader: Callable[[Path], dict[str, Any]] = load) -> dict[str, Any] | None:
-    """The recorded expectations, or None; called before measuring, so that a file that :func:`save` cannot replace is
-    reported.
+def recordable(results: Results) -> bool:
+    """Whether :func:`updated` enters any of these results."""
+    return any(_good(row) for case in results.cases for row in case.rows)
+
+
+def check_recordable(path: Path, reader: Callable[[Path], dict[str, Any]] = load) -> None:
+    """Raise an error for a file that :func:`record` cannot change; called before measuring.
 
     Args:
         reader: reads the file; :func:`load`, or that of the emulator's counts.
 
     Raises:
-        UsageError: the file is something else, or cannot be written.
+        UsageError, FileAccessError: the file is something else, or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     check_writable(path)
-    return reader(path) if path.is_file() else None
+    if path.is_file():
+        reader(path)
+
+
+def record(
+    path: Path,
+    change: Callable[[dict[str, Any] | None], Mapping[str, Any]],
+    reader: Callable[[Path], dict[str, Any]] = load,
+) -> None:
+    """Replace the file by a change of what it holds now, while no other process changes it.
+
+    Args:
+        change: what the file holds, or None where there is none -> the new value. reader: reads the file.
+
+    Raises:
+        UsageError, FileAccessError: the file is something else, or cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        save(path, change(reader(path) if path.is_file() else None))
 
 
 def save(path: Path, value: Mapping[str, Any]) -> None:
