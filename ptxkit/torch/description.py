@@ -19,8 +19,8 @@ import threading
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ import torch
 
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.torch.dtypes import KINDS, from_numpy, torch_dtype
-from ptxkit.torch.operations import Gradient, Operation, Option, Result, TensorArgument, function_of
-from ptxkit.torch.shapes import Sizes, shape_of, shown
+from ptxkit.torch.operations import KEPT_PLANS, Gradient, Operation, Option, Result, TensorArgument, function_of, kinds_of
+from ptxkit.torch.shapes import Sizes, flat, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.launch import array_spec
+from ptxkit.workload.variant import Variant
 from ptxkit.workload.workload import Workload, suggestion
 
 NAMESPACE = "ptxkit_user"
@@ -53,6 +54,13 @@ class Probe:
     outputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
+class _Evaluated(typing.NamedTuple):
+    """What inputs() returns: numbers by name, and the shape of each array."""
+
+    numbers: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class DescribedOperation(Operation):
     """An operation whose shapes are partly known to its description alone.
@@ -64,14 +72,25 @@ class DescribedOperation(Operation):
 
     derived: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
+    _evaluated: dict[Workload, _Evaluated] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def _numbers(self) -> dict[str, Any]:
+        """Name of an input that is passed by value -> numpy's type of it."""
+        return {name: type(value) for name, value in (self.values({}) if self.values else {}).items()}
 
     def shapes(
         self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]
     ) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and type of each result; those that are no sizes are those of the description's outputs()."""
-        if not self.unknown or 0 in sizes.values.values():
+        workload = self.classes[0][0]
+        given = {n: v for n, v in options.items() if n in workload.size_names()}
+        sizes = replace(sizes, values={**sizes.values, **given})
+        kind = str(options.get("dtype", kind))
+        if not self.unknown:
             return super().shapes(sizes, kind, training, options)
-        declared = self.workload(self.classes[0][0], sizes, kind, options).outputs()
+        make = self.without_checks if self.has_no_elements(sizes) else self.workload
+        declared = make(workload, sizes, kind, options).outputs()
         found = []
         for result in self.results:
             dtype = torch_dtype(result.kind or kind)
@@ -79,21 +98,77 @@ class DescribedOperation(Operation):
             found.append((shape_of(result.shape, sizes) if known else array_spec(declared[result.name])[0], dtype))
         return found
 
+    def of_kind(self, kind: str) -> list[tuple[type[Workload], Variant]]:
+        """All candidates: they are variants of one description, which has the types of the tensors."""
+        return list(self.classes)
+
+    def has_no_elements(self, sizes: Sizes) -> bool:
+        """Whether a size of the description is 0; dimensions that are no sizes may be."""
+        return any(sizes.values.get(name) == 0 for name in self.classes[0][0].size_names())
+
+    def passed(self, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> Mapping[str, np.generic]:
+        """The inputs that are passed by value: those of the call, and for others those of inputs() at the sizes of the
+        call."""
+        named = self.named(options)
+        given = {n: named[n] for n in self._numbers}
+        if any(value is None for value in given.values()):
+            sizes, kind = self.sizes(tensors)
+            if self.has_no_elements(sizes):
+                return {n: kind_(0) for n, kind_ in self._numbers.items()}  # nothing is launched
+            made = self.workload(self.classes[0][0], sizes, kind, named)
+            given |= {n: self._evaluate(made).numbers[n] for n, value in given.items() if value is None}
+        return {n: self._numbers[n](value) for n, value in given.items()}
+
+    def scalars(self, workload: Workload) -> Mapping[str, Any]:
+        """The inputs that are passed by value at the sizes of a workload."""
+        return self._evaluate(workload).numbers
+
+    def _evaluate(self, workload: Workload) -> _Evaluated:
+        """What inputs() returns at the sizes of a call, without the contents of arrays; kept for later calls."""
+        with self._lock:
+            if workload not in self._evaluated:
+                while len(self._evaluated) >= KEPT_PLANS:
+                    del self._evaluated[next(iter(self._evaluated))]
+                inputs = workload.inputs(np.random.default_rng(0))
+                self._evaluated[workload] = _Evaluated(
+                    {n: v for n, v in inputs.items() if not np.ndim(v)}, {n: np.shape(v) for n, v in inputs.items()}
+                )
+            return self._evaluated[workload]
+
+    def check_empty(
+        self,
+        workloads: Sequence[Workload],
+        inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]],
+        outputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+    ) -> None:
+        """Refuse to compute results with elements without a launch: they need not be zeros."""
+        for name, (shape, _) in outputs.items():
+            if name not in inputs and 0 not in shape:
+                raise UsageError(
+                    f"{self.name}: the output {name} has the shape {shown(shape)}, but its kernel cannot be launched "
+                    f"with {workloads[0].size_text()}; pass tensors with elements"
+                )
+
     def check_inputs(self, workload: Workload, inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        """Compare shapes of inputs that have dimensions which are no sizes, and of all inputs where an option in words, such as
-        ``layout``, is not the default: patterns are those of the defaults."""
-        defaults = {option.name: option.default for option in self.options if isinstance(option.default, str)}
-        changed = any(workload.options.get(n, default) != default for n, default in defaults.items() if n != "dtype")
-        compared = frozenset(inputs) if changed else self.derived
-        if not compared:
-            return
-        expected = workload.inputs(np.random.default_rng(0))
-        for name in sorted(compared & expected.keys()):
-            if inputs[name][0] != expected[name].shape:
+        """Compare shapes with those of the description at the sizes of the call."""
+        expected = self._evaluate(workload).shapes
+        sizes = workload.sizes
+        for name in inputs:
+            if inputs[name][0] != expected[name]:
                 raise UsageError(
                     f"{self.name}: {name} has the shape {shown(inputs[name][0])}, but must be "
-                    f"{shown(expected[name].shape)} for {workload.size_text()}"
+                    f"{shown(expected[name])} for {workload.size_text()}"
                 )
+        declared = {n: array_spec(s)[0] for n, s in workload.outputs().items()}
+        for result in self.results:
+            if result.name in declared and result.name not in self.unknown:
+                found = flat(result.shape, Sizes(dict(sizes)))
+                if found != declared[result.name]:
+                    raise DescriptionError(
+                        f"{self.name}: the output {result.name} has the shape {shown(declared[result.name])} for "
+                        f"{workload.size_text()}, but {shown(found)} follows from small sizes; give emulator_sizes or "
+                        "defaults at which the dimension differs from the size"
+                    )
 
 
 _made: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -156,7 +231,13 @@ def described(
     sizes = workload.size_names()
     tokens = {n: _tokens(first, varied, lambda p, n=n: np.shape(p.inputs[n])) for n in arrays}  # type: ignore[misc]
     results = {n: _tokens(first, varied, lambda p, n=n: p.outputs[n][0]) for n in first.outputs}  # type: ignore[misc]
-    starred = _leading(list(tokens.values()) + list(results.values()))
+    _compare_with_defaults(workload, first.outputs, results)
+    for n, found_tokens in results.items():
+        if None in found_tokens and n not in first.workload.outputs():
+            raise DescriptionError(
+                f"{workload.name}: a dimension of the output {n} is no size, so that its shape is unknown; declare outputs()"
+            )
+    starred = _leading(list(tokens.values()) + list(results.values())) & {t[0] for t in tokens.values() if t}
     patterns = {n: _pattern(n, t, starred) for n, t in tokens.items()}
     determined = {t for found in tokens.values() for t in found if t}
     options = [Option(size, int, None) for size in sizes if size not in determined]
@@ -173,15 +254,14 @@ def described(
     kinds = tuple(dict.fromkeys(typing.get_args(workload.option_types()["dtype"]))) if other is not None else ()
     chosen = [variant] if variant is not None else list(reversed(workload.variants()))
     with_gradient = None if backward is None else _gradient(backward, tuple(arrays), tuple(first.outputs))
-    with_gradient_kinds = kinds or tuple(dict.fromkeys(k for k in kind_of.values() if k))
     return DescribedOperation(
         _unique(name),
         tuple((workload, v) for v in chosen),
         tuple(TensorArgument(n, patterns[n], kind=kind_of[n]) for n in arrays),
         tuple(options),
         tuple(outputs),
-        kinds=with_gradient_kinds,
-        values=_values(workload, passed, numbers) if passed else None,
+        kinds=kinds or kinds_of(workload) or ("f32",),
+        values=_values(passed, numbers) if passed else None,
         autocast="",
         gradient=with_gradient,
         namespace=NAMESPACE,
@@ -274,6 +354,22 @@ def _tokens(base: Probe, varied: Mapping[str, Probe], shape_in: Callable[[Probe]
     return [next((n for n in varied if is_size(i, n)), None) for i in range(len(shape))]
 
 
+def _compare_with_defaults(
+    workload: type[Workload],
+    outputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]],
+    tokens: Mapping[str, list[str | None]],
+) -> None:
+    """Drop sizes that dimensions of outputs equal for small sizes only, as that of ``min(n, 64)``."""
+    try:
+        made = workload()
+    except UsageError:  # the defaults are not permitted, so that there is nothing to compare with
+        return
+    for name, (shape, _) in ((n, array_spec(s)) for n, s in made.outputs().items() if n in outputs):
+        for i, size in enumerate(tokens[name]):
+            if size and (len(shape) <= i or shape[i] != made.sizes[size]):
+                tokens[name][i] = None
+
+
 def _leading(shapes: list[list[str | None]]) -> frozenset[str]:
     """Sizes that are first dimensions and occur nowhere else."""
     first = {t[0] for t in shapes if t and t[0]}
@@ -298,27 +394,13 @@ def _number(value: Any) -> type:
     return bool if kind == "b" else int if kind in "iu" else float
 
 
-def _values(
-    workload: type[Workload], names: tuple[str, ...], numbers: Mapping[str, Any]
-) -> Callable[[Mapping[str, Any]], Mapping[str, np.generic]]:
-    """A function from the options of a call to the inputs that are passed by value."""
-    fields, small = workload.fields(), _probes(workload)[0].workload
+def _values(names: tuple[str, ...], numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Mapping[str, np.generic]]:
+    """A function from the options of a call to the inputs that are passed by value; 0 for those that are not given."""
     dtypes = {name: np.asarray(numbers[name]).dtype.type for name in names}
 
-    @lru_cache(maxsize=256)
-    def defaults(options: tuple[tuple[str, Any], ...]) -> Mapping[str, np.generic]:
-        given = {n: v for n, v in options if n not in small.sizes}
-        made = workload(**{**small.sizes, **small.options, **given})
-        inputs = made.inputs(np.random.default_rng(0))
-        return {name: dtypes[name](inputs[name]) for name in names}
-
     def values(options: Mapping[str, Any]) -> Mapping[str, np.generic]:
-        own = tuple((n, v) for n, v in options.items() if n in fields)
-        found = dict(defaults(own)) if any(options[n] is None for n in names) else {}
-        for name in names:
-            if options[name] is not None:
-                found[name] = dtypes[name](options[name])
-        return {name: found[name] for name in names}
+        given = {name: options.get(name) for name in names}
+        return {name: dtypes[name](0 if value is None else value) for name, value in given.items()}
 
     return values
 

@@ -7,20 +7,21 @@ the schema, the implementation, the implementation on fake tensors for ``torch.c
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.errors import DescriptionError, UnavailableError, UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
 from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned
 from ptxkit.torch.shapes import Sizes, flat, match, shape_of
@@ -147,6 +148,8 @@ class Operation:
         random: options by name -> whether the kernel draws random numbers; None for a kernel that never does. The last
             argument is the seed, an integer in a tensor of the CPU, which by default comes from torch's generator; the
             last result is the seed that was used.
+        empty: computes the results where a size is 0, from the tensors in the order of the call and the options; None for
+            zeros, which are sums over nothing.
         autocast: the type that autocast converts tensors to: ``"f32"``, ``"lower"`` for the 16-bit type of the context,
             ``"widest"`` for the widest type of the arguments, "" for no conversion.
         gradient: the derivative; None if there is none.
@@ -163,6 +166,7 @@ class Operation:
     values: Callable[[Mapping[str, Any]], Mapping[str, np.generic]] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     random: Callable[[Mapping[str, Any]], bool] | None = None
+    empty: Callable[..., Sequence[torch.Tensor]] | None = None
     autocast: Literal["", "f32", "lower", "widest"] = "widest"
     gradient: Gradient | None = None
     namespace: str = "ptxkit"
@@ -271,7 +275,7 @@ class Operation:
         kinds = [part for tensor in tensors for part in (tensor.shape, tensor.dtype, tensor.device)]
         values: list[Any] = []
         if self.values is not None:
-            values += (value.item() for value in self.values(self.named(options)).values())
+            values += (value.item() for value in self.passed(tensors, options).values())
             kinds += (o for i, o in enumerate(options) if i not in self._by_value)
         else:
             kinds += options
@@ -299,6 +303,18 @@ class Operation:
     def named(self, options: Sequence[Any]) -> dict[str, Any]:
         """The options by name."""
         return dict(zip((option.name for option in self.options), options, strict=True))
+
+    def passed(self, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> Mapping[str, np.generic]:
+        """The inputs of the description that are passed by value and differ between calls."""
+        return {} if self.values is None else self.values(self.named(options))
+
+    def scalars(self, workload: Workload) -> Mapping[str, Any]:
+        """The other inputs that are passed by value."""
+        return by_value(workload)
+
+    def of_kind(self, kind: str) -> list[tuple[type[Workload], Variant]]:
+        """The candidates that take elements of a type."""
+        return [(d, v) for d, v in self.classes if kind in kinds_of(d)]
 
     def _planned(
         self,
@@ -345,13 +361,18 @@ class Operation:
         }
         shapes = zip(self.results, self.shapes(sizes, kind, training, checked), strict=True)
         outputs = {r.name: shape for r, shape in shapes if training or not r.saved}
-        values = {n: v.dtype for n, v in self.values(checked).items()} if self.values is not None else {}
+        values = {n: v.dtype for n, v in self.passed(tensors, tuple(checked.values())).items()}
         if self.random is not None:
             values["seed"] = np.dtype(np.uint64)
-        if 0 in sizes.values.values():
+        known = self.of_kind(kind)
+        if self.has_no_elements(sizes):
+            self.check_empty([self.without_checks(d, sizes, kind, checked) for d, _ in known], inputs, outputs)
+            return Zeros(Layout(inputs, outputs), device, partial(self.empty, options=checked) if self.empty else None)
+        if all(0 in shape for shape, _ in outputs.values()):  # nothing to launch, although no size is 0
+            for description, _ in known:
+                self.check_inputs(self.workload(description, sizes, kind, checked, training), inputs)
             return Zeros(Layout(inputs, outputs), device)
         where = device_of(device)
-        known = [(d, v) for d, v in self.classes if kind in kinds_of(d)]
         resolved = None
         able = [(d, v) for d, v in known if "layout" in d.fields()] if turned else []
         if able:
@@ -372,7 +393,7 @@ class Operation:
         found = resolved.workload
         constants = self.constants(found) if self.constants is not None else {}
         given = tuple(tuple(tensor.shape) for tensor in stored)
-        layout = Layout(inputs, outputs, constants, values, lambda: by_value(found), given, turned)
+        layout = Layout(inputs, outputs, constants, values, lambda: self.scalars(found), given, turned)
         return Plan(self.name, resolved, layout, device)
 
     def workload(
@@ -389,13 +410,49 @@ class Operation:
         Args:
             layout: its option ``layout``; "" for the default, or for a description without it.
         """
+        return description(**self._fields(description, sizes, kind, options, training, layout))
+
+    def _fields(
+        self,
+        description: type[Workload],
+        sizes: Sizes,
+        kind: str,
+        options: Mapping[str, Any],
+        training: bool = False,
+        layout: str = "",
+    ) -> dict[str, Any]:
         known = description.fields()
         fields: dict[str, Any] = {n: int(v) for n, v in sizes.values.items() if n in known}
         fields |= {o.target or o.name: options[o.name] for o in self.options if not o.by_value}
         fields |= {"layout": layout} if layout else {}
-        fields |= {"dtype": kind} if "dtype" in known else {}
+        fields |= {"dtype": kind} if "dtype" in known and any(not t.kind for t in self.tensors) else {}
         fields |= {"training": training} if "training" in known else {}
-        return description(**{**fields, **self.fixed})
+        return {**fields, **self.fixed}
+
+    def has_no_elements(self, sizes: Sizes) -> bool:
+        """Whether a size is 0, so that no kernel can be launched."""
+        return 0 in sizes.values.values()
+
+    def without_checks(
+        self, description: type[Workload], sizes: Sizes, kind: str, options: Mapping[str, Any]
+    ) -> Workload:
+        """A description of which a size is 0; UsageError if its constraints on sizes and options refuse it."""
+        made = object.__new__(description)
+        defaults = {f.name: f.default for f in dataclasses.fields(description)}  # type: ignore[arg-type]
+        for name, value in (defaults | self._fields(description, sizes, kind, options)).items():
+            object.__setattr__(made, name, value)
+        with suppress(ZeroDivisionError, DescriptionError):  # a constraint that divides by the size does not apply
+            for complaint in made.constraints():
+                raise UsageError(f"{self.name} with {made.size_text()}: {complaint}")
+        return made
+
+    def check_empty(
+        self,
+        workloads: Sequence[Workload],
+        inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]],
+        outputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+    ) -> None:
+        """Check what constraints do not, where a size is 0; patterns describe all of bundled descriptions."""
 
     def check_inputs(self, workload: Workload, inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         """Compare shapes of inputs that no pattern describes; those of bundled descriptions are all described."""

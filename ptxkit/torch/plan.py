@@ -272,14 +272,29 @@ class Plan:
 
 
 class Zeros:
-    """Takes the place of a plan if there is nothing to compute, because a size is 0: all results are zeros."""
+    """Takes the place of a plan if there is nothing to compute, because a size is 0.
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
+    Args:
+        layout: shapes, types and names.
+        device: of the tensors.
+        compute: the results from the tensors, where they are no sums over nothing; None for zeros.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        compute: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None,
+    ) -> None:
         self.layout = layout
         self.device = device
+        self._compute = compute
 
     def __call__(self, tensors: Sequence[torch.Tensor], values: Sequence[Any] = ()) -> list[torch.Tensor]:
-        """The results: a copy of an input that would be updated, zeros for others."""
+        """The results: those of ``compute``, or a copy of an input that would be updated, and zeros for others."""
+        if self._compute is not None:
+            with torch.no_grad():
+                return list(self._compute([tensor.detach() for tensor in tensors]))
         names = list(self.layout.inputs)
         return [
             _aligned(tensors[names.index(name)])

@@ -130,6 +130,8 @@ def _l2norm_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -
     """x / sqrt(sum + eps) is rmsnorm with weights 1 / sqrt(cols) and eps / cols."""
     (x,) = kept
     cols = x.shape[-1]
+    if not cols:
+        return (torch.zeros_like(x),)
     weight = x.new_full((cols,), cols**-0.5)
     _, rstd = OPERATIONS["rmsnorm"].registered(x, weight, options["eps"] / cols, True)
     return (CALLS["rmsnorm_backward"](grads[0], x, weight, rstd)[0],)
@@ -214,7 +216,7 @@ def _swiglu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -
 
 def _dropout_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
     dx = dropped(grads[0], options["p"], kept[0]) if wanted[0] or wanted[1] else None
-    dbias = dx.flatten(0, -2).sum(0) if dx is not None and wanted[1] else None
+    dbias = rows_of(dx).sum(0) if dx is not None and wanted[1] else None
     return dx, dbias, grads[0]
 
 
@@ -414,6 +416,30 @@ def _kept(*names: str) -> Callable[[Named, Mapping[str, torch.Tensor]], Kept]:
     return lambda given, made: tuple(given[name] if name in given else made[name] for name in names)
 
 
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    """gelu by the tanh formula, in float32."""
+    return torch.nn.functional.gelu(x.float(), approximate="tanh")
+
+
+def _empty_linear_gelu(tensors: Kept, options: Named) -> Kept:
+    """The product over no elements is 0, so that bias remains."""
+    x, _, bias = tensors
+    return (_gelu(bias).to(x.dtype).expand(len(x), -1).contiguous(),)
+
+
+def _empty_linear_layernorm_gelu(tensors: Kept, options: Named) -> Kept:
+    """As :func:`_empty_linear_gelu`."""
+    x, _, bias, gamma, beta = tensors
+    rows = bias.expand(*x.shape[:-1], -1).contiguous()
+    return (CALLS["layernorm"](rows, gamma, beta, "gelu", options["eps"]),)
+
+
+def _empty_ffn_sublayer(tensors: Kept, options: Named) -> Kept:
+    """As :func:`_empty_linear_gelu`, with the residual."""
+    bias, residual = tensors[2], tensors[5]
+    return ((residual.float() + _gelu(bias)).to(residual.dtype).contiguous(),)
+
+
 PRODUCTS = (
     Operation(
         "matmul_nt",
@@ -437,6 +463,7 @@ PRODUCTS = (
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
         fixed={"epilogue": "bias_gelu"},
+        empty=_empty_linear_gelu,
         autocast="lower",
         gradient=Gradient(_kept("x", "weight", "bias"), _linear_gelu_gradient),
     ),
@@ -475,6 +502,7 @@ PRODUCTS = (
         ),
         (Option("eps", float, 1e-5),),
         (Result("out", "*rows features"),),
+        empty=_empty_linear_layernorm_gelu,
         autocast="lower",
         gradient=Gradient(_kept("x", "weight", "bias", "gamma", "beta"), _linear_layernorm_gelu_gradient),
     ),
@@ -492,6 +520,7 @@ PRODUCTS = (
         (Option("eps", float, 1e-5),),
         (Result("out", "*rows features"),),
         fixed={"weights": "plain"},
+        empty=_empty_ffn_sublayer,
         autocast="lower",
         gradient=Gradient(_kept("x", "weight", "bias", "gamma", "beta"), _ffn_sublayer_gradient),
     ),
