@@ -74,6 +74,11 @@ class DescribedOperation(Operation):
     unknown: frozenset[str] = frozenset()
     _evaluated: dict[Workload, _Evaluated] = field(default_factory=dict, init=False, repr=False)
 
+    @property
+    def title(self) -> str:
+        """The name of the description: that of the operation differs when a file was changed."""
+        return self.classes[0][0].name
+
     @cached_property
     def _numbers(self) -> dict[str, Any]:
         """Name of an input that is passed by value -> numpy's type of it."""
@@ -145,7 +150,7 @@ class DescribedOperation(Operation):
         for name, (shape, _) in outputs.items():
             if name not in inputs and 0 not in shape:
                 raise UsageError(
-                    f"{self.name}: the output {name} has the shape {shown(shape)}, but its kernel cannot be launched "
+                    f"{self.title}: the output {name} has the shape {shown(shape)}, but its kernel cannot be launched "
                     f"with {workloads[0].size_text()}; pass tensors with elements"
                 )
 
@@ -156,7 +161,7 @@ class DescribedOperation(Operation):
         for name in inputs:
             if inputs[name][0] != expected[name]:
                 raise UsageError(
-                    f"{self.name}: {name} has the shape {shown(inputs[name][0])}, but must be "
+                    f"{self.title}: {name} has the shape {shown(inputs[name][0])}, but must be "
                     f"{shown(expected[name])} for {workload.size_text()}"
                 )
         declared = {n: array_spec(s)[0] for n, s in workload.outputs().items()}
@@ -165,7 +170,7 @@ class DescribedOperation(Operation):
                 found = flat(result.shape, Sizes(dict(sizes)))
                 if found != declared[result.name]:
                     raise DescriptionError(
-                        f"{self.name}: the output {result.name} has the shape {shown(declared[result.name])} for "
+                        f"{self.title}: the output {result.name} has the shape {shown(declared[result.name])} for "
                         f"{workload.size_text()}, but {shown(found)} follows from small sizes; give emulator_sizes or "
                         "defaults at which the dimension differs from the size"
                     )

@@ -13,21 +13,25 @@ import torch
 from torch import Tensor
 
 from ptxkit.errors import UsageError
-from ptxkit.torch.operations import is_autocast
+from ptxkit.torch.operations import check_tensor, is_autocast
 from ptxkit.torch.table import CALLS, product, rows_of
 
 NormActivation: TypeAlias = Literal["none", "relu", "gelu"]
+LinearActivation: TypeAlias = Literal["none", "gelu"]
 SumActivation: TypeAlias = Literal["gelu", "silu", "relu"]
+
+
+PRODUCT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _filled(x: Tensor, value: float) -> Tensor:
     """A vector of the columns of x with the same value everywhere. What is no tensor is refused later, by its name."""
-    return x.new_full(x.shape[-1:], value) if isinstance(x, Tensor) else x
+    plain = isinstance(x, Tensor) and x.layout is torch.strided and not x.is_nested and not x.is_quantized
+    return x.new_full(x.shape[-1:], value) if plain else x
 
 
 def _matrix(operation: str, name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise UsageError(f"{operation}: {name} must be a tensor, not {type(tensor).__name__}")
+    check_tensor(operation, name, tensor)
     if tensor.ndim != 2:
         raise UsageError(f"{operation}: {name} has the shape {tuple(tensor.shape)}, but must be a matrix")
 
@@ -255,11 +259,15 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         (..., m, n) or (n,). Its derivative consists of two more products.
     """
     _matrix("matmul", "b", b)
-    return _product("matmul", "a", a, b.t())
+    check_tensor("matmul", "a", a)
+    if is_autocast(a):
+        a, b = _lower(a, a.device.type), _lower(b, a.device.type)
+    _operands("matmul", "a", a, "b", b.t())
+    return product(rows_of(a), b.t()).view(*a.shape[:-1], b.shape[1])
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Literal["none", "gelu"] = "none"
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: LinearActivation = "none"
 ) -> Tensor:
     """``activation(x weight^T + bias)``, with sums in float32.
 
@@ -276,36 +284,43 @@ def linear(
     _matrix("linear", "weight", weight)
     if activation not in ("none", "gelu"):
         raise UsageError(f"linear: activation must be none or gelu, not {activation!r}")
-    for name, tensor in (("x", x), ("bias", x if bias is None else bias)):
-        if not isinstance(tensor, Tensor):
-            raise UsageError(f"linear: {name} must be a tensor, not {type(tensor).__name__}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise UsageError(f"linear: bias has the shape {tuple(bias.shape)}, but must be ({weight.shape[0]},)")
+    check_tensor("linear", "x", x)
+    if bias is not None:
+        check_tensor("linear", "bias", bias)
+        if bias.shape != weight.shape[:1]:
+            raise UsageError(f"linear: bias has the shape {tuple(bias.shape)}, but must be ({weight.shape[0]},)")
+        if bias.device != weight.device:
+            raise UsageError(f"linear: bias is on {bias.device}, but weight is on {weight.device}")
+    if is_autocast(x):
+        x, weight, bias = (None if t is None else _lower(t, x.device.type) for t in (x, weight, bias))
+    _operands("linear", "x", x, "weight", weight)
+    if bias is not None and bias.dtype != weight.dtype:
+        raise UsageError(f"linear: bias has the type {bias.dtype}, but weight has {weight.dtype}")
     if activation == "gelu" and bias is not None and x.dtype != torch.float32 and not any(n % 8 for n in weight.shape):
-        if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-            raise UsageError(
-                f"linear: x has the shape {tuple(x.shape)}, but must be (..., {weight.shape[1]}) as weight"
-            )
         return CALLS["linear_gelu"](rows_of(x), weight, bias).view(*x.shape[:-1], weight.shape[0])
-    y = _product("linear", "x", x, weight)
+    y = product(rows_of(x), weight).view(*x.shape[:-1], weight.shape[0])
     if activation == "gelu":
         shift = y.new_zeros(()) if bias is None else bias
         return CALLS["add_gelu"](y, shift.expand_as(y))
     return y if bias is None else y + bias
 
 
-def _product(operation: str, name: str, x: Tensor, weight: Tensor) -> Tensor:
-    """x weight^T with any leading dimensions of x."""
-    if not isinstance(x, Tensor):
-        raise UsageError(f"{operation}: {name} must be a tensor, not {type(x).__name__}")
+def _lower(tensor: Tensor, device: str) -> Tensor:
+    """A tensor in the 16-bit type of autocast; those of other than floating-point types unchanged."""
+    return tensor.to(torch.get_autocast_dtype(device)) if tensor.is_floating_point() else tensor
+
+
+def _operands(operation: str, name: str, x: Tensor, other: str, weight: Tensor) -> None:
+    """Raise UsageError unless x weight^T can be computed."""
     if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise UsageError(f"{operation}: {name} has the shape {tuple(x.shape)}, but must be (..., {weight.shape[1]})")
-    if is_autocast(x):
-        lower = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(lower), weight.to(lower)
+    if x.device != weight.device:
+        raise UsageError(f"{operation}: {other} is on {weight.device}, but {name} is on {x.device}")
     if x.dtype != weight.dtype:
         raise UsageError(f"{operation}: {name} has the type {x.dtype}, but the other operand {weight.dtype}")
-    return product(rows_of(x), weight).view(*x.shape[:-1], weight.shape[0])
+    if x.dtype not in PRODUCT_TYPES:
+        known = ", ".join(map(str, PRODUCT_TYPES))
+        raise UsageError(f"{operation}: {name} has the type {x.dtype}, but must have one of {known}")
 
 
 def swiglu_ffn(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+import typing
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +16,27 @@ from ptxkit.torch import functions
 
 def _columns(module: str, shape: int | Sequence[int]) -> int:
     """The length of the rows that a norm normalizes; UsageError unless it is one dimension."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        sizes = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(map(operator.index, shape))
+    except TypeError:
+        raise UsageError(f"{module}: normalized_shape must be a whole number, or a list of one, not {shape!r}") from None
     if len(sizes) != 1:
         raise UsageError(
             f"{module}: normalized_shape must be one dimension, the last, not {sizes}; flatten the others before"
         )
     return sizes[0]
+
+
+def _activation(module: str, activation: str, kinds: Any) -> None:
+    """Raise UsageError unless a module has the activation."""
+    known = typing.get_args(kinds)
+    if activation not in known:
+        raise UsageError(f"{module}: activation must be one of {', '.join(known)}, not {activation!r}")
+
+
+def _shown(activation: str) -> str:
+    """An activation as the end of a module's representation."""
+    return f", activation={activation}" if activation != "none" else ""
 
 
 class LayerNorm(nn.LayerNorm):
@@ -31,7 +48,7 @@ class LayerNorm(nn.LayerNorm):
         activation: ``"none"``, ``"relu"`` or ``"gelu"`` (the tanh formula).
 
     Raises:
-        UsageError: more than one dimension would be normalized.
+        UsageError: more than one dimension would be normalized; no such activation.
     """
 
     def __init__(
@@ -46,6 +63,7 @@ class LayerNorm(nn.LayerNorm):
         activation: functions.NormActivation = "none",
     ) -> None:
         columns = _columns("LayerNorm", normalized_shape)
+        _activation("LayerNorm", activation, functions.NormActivation)
         super().__init__(columns, eps, elementwise_affine, bias, device, dtype)
         self.activation = activation
 
@@ -55,7 +73,7 @@ class LayerNorm(nn.LayerNorm):
 
     def extra_repr(self) -> str:
         """As torch's, with the activation."""
-        return super().extra_repr() + (f", activation={self.activation}" if self.activation != "none" else "")
+        return super().extra_repr() + _shown(self.activation)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -76,9 +94,12 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(_columns("RMSNorm", normalized_shape), eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized rows of a tensor (..., normalized_shape). Without eps, it is that of the tensor's type, as in
-        torch."""
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        """The normalized rows of a tensor (..., normalized_shape).
+
+        Without eps, it is ``torch.finfo(torch.float32).eps``, also for the 16-bit types and under autocast: torch takes the
+        eps of the type in which it computes, and the kernels compute in float32.
+        """
+        eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
         return functions.rmsnorm(x, self.weight, eps)
 
 
@@ -98,14 +119,19 @@ class Linear(nn.Linear):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Literal["none", "gelu"] = "none",
+        activation: functions.LinearActivation = "none",
     ) -> None:
+        _activation("Linear", activation, functions.LinearActivation)
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation: Literal["none", "gelu"] = activation
+        self.activation: functions.LinearActivation = activation
 
     def forward(self, input: Tensor) -> Tensor:
         """The product of a tensor (..., in_features) with the weights, plus bias, activated."""
         return functions.linear(input, self.weight, self.bias, self.activation)
+
+    def extra_repr(self) -> str:
+        """As torch's, with the activation."""
+        return super().extra_repr() + _shown(self.activation)
 
 
 class FFN(nn.Module):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import threading
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -176,6 +177,11 @@ class Operation:
     # -- what the parts say together ---------------------------------------------------------------------------------
 
     @property
+    def title(self) -> str:
+        """The name in messages."""
+        return self.name
+
+    @property
     def visible(self) -> int:
         """Number of results that the function returns."""
         return sum(not result.saved for result in self.results)
@@ -221,9 +227,8 @@ class Operation:
         sizes, kind = Sizes(), ""
         first = tensors[0] if tensors else None
         for argument, tensor in zip(self.tensors, tensors, strict=True):
-            what = f"{self.name}: {argument.name}"
-            if tensor.layout is not torch.strided:
-                raise UsageError(f"{what} is a tensor with the layout {tensor.layout}; pass {argument.name}.to_dense()")
+            what = f"{self.title}: {argument.name}"
+            check_tensor(self.title, argument.name, tensor)
             found = KINDS.get(tensor.dtype, "")
             allowed = (argument.kind,) if argument.kind else self.element_kinds
             if found not in allowed:
@@ -239,7 +244,7 @@ class Operation:
             assert first is not None
             if tensor.device != first.device:
                 raise UsageError(f"{what} is on {tensor.device}, but {self.tensors[0].name} is on {first.device}")
-            match(self.name, argument.name, argument.shape, tensor.shape, sizes)
+            match(self.title, argument.name, argument.shape, tensor.shape, sizes)
         return sizes, kind or self.element_kinds[0]
 
     def accepted(self, option: Option) -> tuple[type, ...]:
@@ -250,7 +255,7 @@ class Operation:
 
     def check_option(self, option: Option, value: Any) -> Any:
         """The value of an option, converted to its type; UsageError if that is not possible."""
-        return value if value is None and option.optional else option_value(self.name, option.name, option.kind, value)
+        return value if value is None and option.optional else option_value(self.title, option.name, option.kind, value)
 
     def shapes(
         self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]
@@ -327,7 +332,7 @@ class Operation:
         device = tensors[0].device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                f"{self.name}: the first call with these shapes, types and layouts compiles and loads a kernel, which a CUDA "
+                f"{self.title}: the first call with these shapes, types and layouts compiles and loads a kernel, which a CUDA "
                 "graph cannot capture; call it once before the capture"
             )
         # ptxkit makes the context of its GPU current, so that torch's current device is restored
@@ -394,7 +399,7 @@ class Operation:
         constants = self.constants(found) if self.constants is not None else {}
         given = tuple(tuple(tensor.shape) for tensor in stored)
         layout = Layout(inputs, outputs, constants, values, lambda: self.scalars(found), given, turned)
-        return Plan(self.name, resolved, layout, device)
+        return Plan(self.title, resolved, layout, device)
 
     def workload(
         self,
@@ -443,7 +448,7 @@ class Operation:
             object.__setattr__(made, name, value)
         with suppress(ZeroDivisionError, DescriptionError):  # a constraint that divides by the size does not apply
             for complaint in made.constraints():
-                raise UsageError(f"{self.name} with {made.size_text()}: {complaint}")
+                raise UsageError(f"{self.title} with {made.size_text()}: {complaint}")
         return made
 
     def check_empty(
@@ -501,7 +506,7 @@ class Operation:
             return returned(results)
 
         def refuse(*_: Any) -> Any:
-            raise NotImplementedError(f"ptxkit.torch.{self.name} does not support torch.func.vmap{_INSTEAD}")
+            raise NotImplementedError(f"ptxkit.torch.{self.title} does not support torch.func.vmap{_INSTEAD}")
 
         made = torch.library.custom_op(
             f"{self.namespace}::{self.name}", implementation, mutates_args=(), schema=self.schema, tags=tags
@@ -530,11 +535,12 @@ class Operation:
 
         def backward(ctx: Any, *grads: Any) -> Any:
             if gradient is None:
-                raise NotImplementedError(f"ptxkit.torch.{self.name} {self.without_gradient}")
+                raise NotImplementedError(f"ptxkit.torch.{self.title} {self.without_gradient}")
             if not ctx.complete:
-                raise RuntimeError(f"{self.namespace}::{self.name}: pass training=True to compute its derivative later")
+                raise RuntimeError(f"{self.namespace}::{self.title}: pass training=True to compute its derivative later")
             wanted = ctx.needs_input_grad[:count]
-            found = gradient.compute(ctx.saved_tensors, ctx.options, grads[: self.visible], wanted)
+            with without_autocast(grads[0]):
+                found = gradient.compute(ctx.saved_tensors, ctx.options, grads[: self.visible], wanted)
             kept = [g if needed else None for g, needed in zip(found, wanted, strict=True)]
             return (*kept, *[None] * (ctx.count - count))
 
@@ -567,10 +573,7 @@ class Operation:
             return 0
         if seed is None:
             return int(torch.randint(0, 1 << 62, (), device="cpu")) if self.random(self.named(options)) else 0
-        number = int(seed) if isinstance(seed, int | torch.Tensor) else -1
-        if not 0 <= number < 1 << 63:
-            raise UsageError(f"{self.name}: seed must be a whole number from 0 to 2^63 - 1, not {seed}")
-        return number
+        return seed_of(self.title, seed)
 
 
 def kinds_of(workload: type[Workload]) -> tuple[str, ...]:
@@ -618,16 +621,13 @@ def function_of(operation: Operation) -> Callable[..., Any]:
                 if operation.gradient is not None:
                     return _Direct.apply(operation, options, args[-1] if random else None, *tensors)
             for name, tensor in zip(names, tensors, strict=True):
-                if not isinstance(tensor, torch.Tensor):
-                    raise UsageError(f"{operation.name}: {name} must be a tensor, not {type(tensor).__name__}")
-            check_transforms(operation.name, tensors)
+                check_tensor(operation.title, name, tensor)
+            check_transforms(operation.title, tensors)
             if not all(type(value) in types for value, types in zip(options, accepted, strict=True)):
                 options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
                 args = (*tensors, *options, *args[end:])
         if random and not isinstance(args[-1], torch.Tensor | None):
-            if not isinstance(args[-1], int):
-                raise UsageError(f"{operation.name}: seed must be a whole number, not {args[-1]!r}")
-            args = (*args[:-1], torch.tensor(args[-1], device="cpu"))
+            args = (*args[:-1], torch.tensor(seed_of(operation.title, args[-1]), dtype=torch.int64, device="cpu"))
         if operation.autocast and is_autocast(tensors[0]):
             args = (*operation.converted(tensors), *args[count:])
         if trains:
@@ -640,6 +640,40 @@ def function_of(operation: Operation) -> Callable[..., Any]:
 
     operation_call = operation.registered
     return call
+
+
+def seed_of(operation: str, seed: Any) -> int:
+    """The seed as an integer, from an integer or a tensor of one; UsageError if it is none, or out of range."""
+    if isinstance(seed, torch.Tensor):
+        if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype is torch.bool:
+            raise UsageError(
+                f"{operation}: seed must be a whole number, not a tensor of {seed.numel()} elements of {seed.dtype}"
+            )
+        seed = seed.item()
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise UsageError(f"{operation}: seed must be a whole number, not {seed!r}") from None
+    if not 0 <= number < 1 << 63:
+        raise UsageError(f"{operation}: seed must be a whole number from 0 to 2^63 - 1, not {number}")
+    return number
+
+
+def check_tensor(operation: str, name: str, value: Any) -> None:
+    """Raise UsageError unless an argument is a tensor whose elements lie in memory with strides."""
+    if not isinstance(value, torch.Tensor):
+        raise UsageError(f"{operation}: {name} must be a tensor, not {type(value).__name__}")
+    if value.is_nested:
+        raise UsageError(f"{operation}: {name} is a nested tensor; pass torch.nested.to_padded_tensor({name}, 0.0)")
+    if value.layout is not torch.strided:
+        raise UsageError(f"{operation}: {name} is a tensor with the layout {value.layout}; pass {name}.to_dense()")
+    if value.is_quantized:
+        raise UsageError(f"{operation}: {name} is a quantized tensor; pass {name}.dequantize()")
+
+
+def without_autocast(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Disables autocast for the device of a tensor: gradients have the types of the forward pass."""
+    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else nullcontext()
 
 
 def is_autocast(tensor: torch.Tensor) -> bool:
@@ -701,5 +735,6 @@ class _Direct(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """The gradients of the tensors that need one."""
         wanted = ctx.needs_input_grad[3:]
-        found = ctx.operation.gradient.compute(ctx.saved_tensors, ctx.options, grads, wanted)
+        with without_autocast(grads[0]):
+            found = ctx.operation.gradient.compute(ctx.saved_tensors, ctx.options, grads, wanted)
         return (None, None, None, *(g if needed else None for g, needed in zip(found, wanted, strict=True)))

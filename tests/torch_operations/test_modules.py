@@ -69,3 +69,38 @@ def test_several_normalized_dimensions_are_refused():
 
 def test_a_description_of_a_module_names_its_activation():
     assert "activation=gelu" in repr(pt.LayerNorm(8, activation="gelu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rmsnorm_without_eps_is_that_of_torch(dtype):
+    x = (torch.randn(4, 16) * 1e-3).to(dtype)
+    expected = torch.nn.RMSNorm(16)(x.float())
+    assert torch.allclose(pt.RMSNorm(16, dtype=dtype)(x).float(), expected, rtol=0.01, atol=1e-3)
+
+
+def test_rmsnorm_without_eps_under_autocast():
+    x = (torch.randn(4, 16) * 1e-3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(pt.RMSNorm(16)(x), torch.nn.RMSNorm(16)(x.float()), atol=1e-5)
+
+
+@pytest.mark.parametrize("module", [pt.LayerNorm, pt.RMSNorm])
+def test_a_shape_may_be_an_integer_of_numpy(module):
+    numpy = pytest.importorskip("numpy")
+    assert module(numpy.int64(16)).normalized_shape == (16,)
+
+
+def test_integers_are_refused_by_rmsnorm():
+    with pytest.raises(UsageError, match=r"rmsnorm: x has the type torch.int32"):
+        pt.RMSNorm(4)(torch.ones(2, 4, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("make", [lambda: pt.LayerNorm(8, activation="tanh"), lambda: pt.Linear(8, 8, activation="x")])
+def test_an_activation_that_is_not_there_is_refused_by_the_constructor(make):
+    with pytest.raises(UsageError, match="activation must be one of none, "):
+        make()
+
+
+def test_the_representation_shows_the_activation():
+    assert "activation=gelu" in repr(pt.Linear(8, 8, activation="gelu"))
+    assert "activation=gelu" in repr(pt.FFN(8, 16))
