@@ -5,19 +5,23 @@ tensors is found by evaluating ``inputs()`` for small sizes, and again with each
 
 - a dimension that equals a size, and changes with this size alone, determines it;
 - a size that is the first dimension of arrays, and occurs nowhere else, stands for any number of leading dimensions;
-- other dimensions, such as ``n // 2``, are compared with those of ``inputs()`` when shapes are used for the first time;
-- sizes that no dimension determines are keywords without a default, and options are keywords with their defaults;
-- inputs that are passed by value are keywords; without them they have the values of ``inputs()``, which depend on options.
+- all shapes are compared with those of ``inputs()`` and ``outputs()`` when shapes are used for the first time; outputs with
+  other dimensions, such as ``n // 2``, have the shapes of ``outputs()``;
+- sizes that no dimension of an input determines are keywords without a default, and options are keywords with their
+  defaults;
+- inputs that are passed by value are keywords; without them they have the values of ``inputs()`` at the sizes of the call.
 """
 
 from __future__ import annotations
 
 import itertools
+import keyword
 import os
 import re
+import sys
 import threading
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,12 +31,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from ptxkit.compiler.includes import closure
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.torch.dtypes import KINDS, from_numpy, torch_dtype
-from ptxkit.torch.operations import KEPT_PLANS, Gradient, Operation, Option, Result, TensorArgument, function_of, kinds_of
+from ptxkit.torch.operations import (
+    KEPT_PLANS,
+    Gradient,
+    Operation,
+    Option,
+    Result,
+    TensorArgument,
+    function_of,
+    kinds_of,
+    number_of,
+)
 from ptxkit.torch.shapes import Sizes, flat, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.launch import array_spec
+from ptxkit.workload.resolve import find_source
 from ptxkit.workload.variant import Variant
 from ptxkit.workload.workload import Workload, suggestion
 
@@ -122,7 +138,7 @@ class DescribedOperation(Operation):
                 return {n: kind_(0) for n, kind_ in self._numbers.items()}  # nothing is launched
             made = self.workload(self.classes[0][0], sizes, kind, named)
             given |= {n: self._evaluate(made).numbers[n] for n, value in given.items() if value is None}
-        return {n: self._numbers[n](value) for n, value in given.items()}
+        return {n: number_of(self.title, n, self._numbers[n], value) for n, value in given.items()}
 
     def scalars(self, workload: Workload) -> Mapping[str, Any]:
         """The inputs that are passed by value at the sizes of a workload."""
@@ -176,7 +192,15 @@ class DescribedOperation(Operation):
                     )
 
 
-_made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+class _Made(typing.NamedTuple):
+    """A function of an operation, and its files when it was made."""
+
+    function: Callable[..., Any]
+    stamps: Mapping[str, tuple[int, int]]
+
+
+_SOURCES = (".cu", ".cuh", ".h", ".hpp", ".ptx")
+_made: dict[tuple[Any, ...], _Made] = {}
 _lock = threading.Lock()
 _counts: dict[str, int] = {}
 
@@ -200,20 +224,55 @@ def operation(
         tensor, or a tuple. An output with the name of an input is a new tensor; the input is not changed.
 
     Raises:
-        UsageError: no such file, kernel or variant. DescriptionError: the description is wrong, or has no inputs that
-            are arrays.
+        UsageError: no such file, kernel or variant. DescriptionError: the description is wrong, has no inputs that are
+            arrays, or an output whose shape follows from sizes and is not declared by outputs().
     """
-    if isinstance(description, (str, os.PathLike)):
-        text = os.fspath(description)
-        stamp = Path(text).stat().st_mtime_ns if text.endswith(".py") and Path(text).is_file() else 0
-        key: tuple[Any, ...] = (str(Path(text).resolve()) if stamp else text, stamp, variant, backward)
-    else:
-        key = (description, 0, variant, backward)
+    is_file = isinstance(description, (str, os.PathLike)) and isinstance(os.fspath(description), str)
+    if not is_file and not (isinstance(description, type) and issubclass(description, Workload)):
+        raise UsageError(
+            f"operation: description must be a .py file, the name of a kernel or a Workload class, not {description!r}"
+        )
+    if backward is not None and not callable(backward):
+        raise UsageError(f"operation: backward must be a function of (grads, values), not {backward!r}")
+    given = description if isinstance(description, type) else os.fspath(description)
+    if isinstance(given, str) and given.endswith(".py") and Path(given).is_file():
+        given = str(Path(given).resolve())
     with _lock:
-        if key not in _made:
-            found = registry.find(key[0]) if isinstance(key[0], str) else key[0]
-            _made[key] = _function(described(found, variant, backward))
-        return _made[key]
+        key = (given, variant, backward)
+        known = _made.get(key)
+        if known is None or known.stamps != _stamps(known.stamps):
+            found = registry.find(given) if isinstance(given, str) else given
+            if isinstance(variant, str):
+                found.variant(variant)
+            function = _function(described(found, variant, backward))
+            _made[key] = known = _Made(function, _stamps(_files(found)))
+        return known.function
+
+
+def _files(workload: type[Workload]) -> list[str]:
+    """The files of a user's description: its own, the sources and headers beside it, and those that its sources include."""
+    directory = workload.directory()
+    if directory is None or workload.__module__.startswith("ptxkit."):
+        return []
+    own = sys.modules[workload.__module__].__file__
+    files = [str(own), *(str(path) for path in directory.iterdir() if path.suffix in _SOURCES)]
+    search = [str(directory / name) for name in workload.include_dirs]
+    for source in {workload.source, *(v.source for v in workload.variants().values())} - {"", None}:
+        if isinstance(source, (str, os.PathLike)):
+            path = find_source(workload, os.fspath(source))
+            text = path.read_text(encoding="utf-8", errors="replace")
+            files += [str(path), *closure(text, str(path.parent), search).headers]
+    return files
+
+
+def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """The time of change and the size of files; those that are no longer there are absent."""
+    found = {}
+    for file in files:
+        with suppress(FileNotFoundError):
+            stat = Path(file).stat()
+            found[file] = (stat.st_mtime_ns, stat.st_size)
+    return found
 
 
 def described(
@@ -233,6 +292,9 @@ def described(
         n: "" if other is not None and other.inputs[n].dtype != v.dtype else _kind(workload, n, v.dtype)
         for n, v in arrays.items()
     }
+    for n in (*first.inputs, *first.outputs, *workload.fields()):
+        if not n.isidentifier() or keyword.iskeyword(n):
+            raise DescriptionError(f"{workload.name}: {n!r} cannot be the name of an argument in Python; rename it")
     sizes = workload.size_names()
     tokens = {n: _tokens(first, varied, lambda p, n=n: np.shape(p.inputs[n])) for n in arrays}  # type: ignore[misc]
     results = {n: _tokens(first, varied, lambda p, n=n: p.outputs[n][0]) for n in first.outputs}  # type: ignore[misc]
@@ -258,7 +320,9 @@ def described(
         outputs.append(Result(n, _pattern(n, results[n], starred), "" if varies else _kind(workload, n, dtype)))
     kinds = tuple(dict.fromkeys(typing.get_args(workload.option_types()["dtype"]))) if other is not None else ()
     chosen = [variant] if variant is not None else list(reversed(workload.variants()))
-    with_gradient = None if backward is None else _gradient(backward, tuple(arrays), tuple(first.outputs))
+    with_gradient = (
+        None if backward is None else _gradient(workload.name, backward, tuple(arrays), tuple(first.outputs))
+    )
     return DescribedOperation(
         _unique(name),
         tuple((workload, v) for v in chosen),
@@ -277,6 +341,7 @@ def described(
 
 def _unique(name: str) -> str:
     """A name that no operation has: a changed file is another operation."""
+    name += "_" * keyword.iskeyword(name)  # torch's schemas do not take keywords
     _counts[name] = _counts.get(name, 0) + 1
     return name if _counts[name] == 1 else f"{name}_{_counts[name]}"
 
@@ -389,6 +454,11 @@ def _pattern(array: str, tokens: list[str | None], starred: frozenset[str]) -> s
 
 def _kind(workload: type[Workload], name: str, dtype: np.dtype[Any]) -> str:
     found = from_numpy(dtype)
+    if found is torch.bool:
+        raise DescriptionError(
+            f"{workload.name}: {name} has bool elements, which operations do not take; declare uint8, and pass "
+            f"{name}.to(torch.uint8)"
+        )
     if found is None or found not in KINDS:
         raise DescriptionError(f"{workload.name}: torch has no type for {name}, which has {dtype} elements")
     return KINDS[found]
@@ -399,7 +469,9 @@ def _number(value: Any) -> type:
     return bool if kind == "b" else int if kind in "iu" else float
 
 
-def _values(names: tuple[str, ...], numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Mapping[str, np.generic]]:
+def _values(
+    names: tuple[str, ...], numbers: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], Mapping[str, np.generic]]:
     """A function from the options of a call to the inputs that are passed by value; 0 for those that are not given."""
     dtypes = {name: np.asarray(numbers[name]).dtype.type for name in names}
 
@@ -410,7 +482,7 @@ def _values(names: tuple[str, ...], numbers: Mapping[str, Any]) -> Callable[[Map
     return values
 
 
-def _gradient(backward: Backward, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Gradient:
+def _gradient(title: str, backward: Backward, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Gradient:
     names = [*inputs, *(n for n in outputs if n not in inputs)]
 
     def save(given: Mapping[str, Any], made: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -421,9 +493,31 @@ def _gradient(backward: Backward, inputs: tuple[str, ...], outputs: tuple[str, .
     ) -> Sequence[torch.Tensor | None]:
         values = {**options, **dict(zip(names, kept, strict=True))}
         found = backward(dict(zip(outputs, grads, strict=True)), values)
+        shapes = {n: values[n].shape for n in inputs}
+        _check_gradients(title, found, shapes)
         return [found.get(n) for n in inputs]
 
     return Gradient(save, compute)
+
+
+def _check_gradients(title: str, found: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise UsageError unless what a user's ``backward`` has returned are gradients of inputs by name."""
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{title}: backward must return a dict of gradients by name, not {type(found).__name__}")
+    for name, gradient in found.items():
+        if name not in shapes:
+            raise UsageError(
+                f"{title}: backward returned a gradient of {name!r}; {suggestion(str(name), list(shapes))}"
+            )
+        if gradient is None:
+            continue
+        if not isinstance(gradient, torch.Tensor):
+            raise UsageError(f"{title}: backward must return tensors or None, not {type(gradient).__name__} for {name}")
+        if gradient.shape != shapes[name]:
+            raise UsageError(
+                f"{title}: backward returned a gradient of {name} with the shape {shown(gradient.shape)}, but {name} has "
+                f"{shown(shapes[name])}"
+            )
 
 
 def _function(made: DescribedOperation) -> Callable[..., Any]:

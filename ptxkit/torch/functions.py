@@ -266,16 +266,15 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return product(rows_of(a), b.t()).view(*a.shape[:-1], b.shape[1])
 
 
-def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: LinearActivation = "none"
-) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: LinearActivation = "none") -> Tensor:
     """``activation(x weight^T + bias)``, with sums in float32.
 
     In bfloat16 and float16 on tensor cores, where bias and gelu together are part of the same launch. In float32 on
     the CUDA cores.
 
     Args:
-        x: (..., k). weight: (n, k). bias: (n,) or None.
+        x: (..., k). weight: (n, k). bias: (n,) or None, of the type and on the device of weight; autocast converts all
+            three.
         activation: gelu is the tanh formula.
 
     Returns:
@@ -292,7 +291,8 @@ def linear(
         if bias.device != weight.device:
             raise UsageError(f"linear: bias is on {bias.device}, but weight is on {weight.device}")
     if is_autocast(x):
-        x, weight, bias = (None if t is None else _lower(t, x.device.type) for t in (x, weight, bias))
+        kind = x.device.type
+        x, weight, bias = _lower(x, kind), _lower(weight, kind), None if bias is None else _lower(bias, kind)
     _operands("linear", "x", x, "weight", weight)
     if bias is not None and bias.dtype != weight.dtype:
         raise UsageError(f"linear: bias has the type {bias.dtype}, but weight has {weight.dtype}")

@@ -19,7 +19,9 @@ def _columns(module: str, shape: int | Sequence[int]) -> int:
     try:
         sizes = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(map(operator.index, shape))
     except TypeError:
-        raise UsageError(f"{module}: normalized_shape must be a whole number, or a list of one, not {shape!r}") from None
+        raise UsageError(
+            f"{module}: normalized_shape must be a whole number, or a list of one, not {shape!r}"
+        ) from None
     if len(sizes) != 1:
         raise UsageError(
             f"{module}: normalized_shape must be one dimension, the last, not {sizes}; flatten the others before"

@@ -25,7 +25,7 @@ from torch.autograd import forward_ad
 from ptxkit.errors import DescriptionError, UnavailableError, UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
 from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned
-from ptxkit.torch.shapes import Sizes, flat, match, shape_of
+from ptxkit.torch.shapes import Sizes, flat, match, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.values import option_value
 from ptxkit.workload.variant import Variant
@@ -250,12 +250,32 @@ class Operation:
     def accepted(self, option: Option) -> tuple[type, ...]:
         """Types of values that torch takes for an option as they are."""
         kind = option.schema_type.rstrip("?")
-        found: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (float, int), "str": (str,)}[kind]
+        found: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (float,), "str": (str,)}[kind]
         return (*found, type(None)) if option.optional else found
 
     def check_option(self, option: Option, value: Any) -> Any:
-        """The value of an option, converted to its type; UsageError if that is not possible."""
-        return value if value is None and option.optional else option_value(self.title, option.name, option.kind, value)
+        """The value of an option, converted to its type.
+
+        Raises:
+            UsageError: that is not possible without a change of the value, or would detach it from its derivative.
+        """
+        if value is None and option.optional:
+            return value
+        what = f"{self.title}: option {option.name}"
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                raise UsageError(f"{what} is a number without a derivative; pass {option.name}.item()")
+            if value.ndim:
+                raise UsageError(f"{what} must be a number, not an array of the shape {shown(value.shape)}")
+            value = value.item()
+        if option.kind is int and isinstance(value, float | np.floating):
+            raise UsageError(f"{what} must be a whole number, not {value!r}")
+        if option.kind in (int, float) and isinstance(value, int):
+            largest = 2**63 - 1 if option.kind is int else int(np.finfo(np.float32).max)
+            if abs(value) > largest:
+                text = str(value) if abs(value) < 10**20 else "what is given"
+                raise UsageError(f"{what} must be at most {largest:.6g} in magnitude, not {text}")
+        return option_value(self.title, option.name, option.kind, value)
 
     def shapes(
         self, sizes: Sizes, kind: str, training: bool, options: Mapping[str, Any]
@@ -537,7 +557,9 @@ class Operation:
             if gradient is None:
                 raise NotImplementedError(f"ptxkit.torch.{self.title} {self.without_gradient}")
             if not ctx.complete:
-                raise RuntimeError(f"{self.namespace}::{self.title}: pass training=True to compute its derivative later")
+                raise RuntimeError(
+                    f"{self.namespace}::{self.title}: pass training=True to compute its derivative later"
+                )
             wanted = ctx.needs_input_grad[:count]
             with without_autocast(grads[0]):
                 found = gradient.compute(ctx.saved_tensors, ctx.options, grads[: self.visible], wanted)
@@ -657,6 +679,20 @@ def seed_of(operation: str, seed: Any) -> int:
     if not 0 <= number < 1 << 63:
         raise UsageError(f"{operation}: seed must be a whole number from 0 to 2^63 - 1, not {number}")
     return number
+
+
+def number_of(operation: str, name: str, kind: type[np.generic], value: Any) -> np.generic:
+    """A number in the type in which a kernel takes it by value; UsageError if that cannot represent it."""
+    try:
+        with np.errstate(over="ignore"):
+            found = kind(value)
+        fits = bool(np.isfinite(found)) or not np.isfinite(float(value)) if kind is not np.bool_ else True
+    except (OverflowError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        text = str(value) if isinstance(value, float) or abs(value) < 10**20 else "what is given"
+        raise UsageError(f"{operation}: {name} must be representable in {np.dtype(kind)}, not {text}")
+    return found
 
 
 def check_tensor(operation: str, name: str, value: Any) -> None:

@@ -12,7 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ptxkit.torch.operations import Gradient, Operation, Option, Result, TensorArgument, by_value, function_of
+from ptxkit.torch.operations import (
+    Gradient,
+    Operation,
+    Option,
+    Result,
+    TensorArgument,
+    by_value,
+    function_of,
+    number_of,
+)
 from ptxkit.torch.shapes import product as leading_product
 from ptxkit.workload import registry
 
@@ -273,7 +282,7 @@ ELEMENTWISE = (
         (TensorArgument("x", ELEMENTS), TensorArgument("y", ELEMENTS)),
         (Option("a", float, 1.0, by_value=True),),
         (Result("y", ELEMENTS),),
-        values=lambda options: {"a": np.float32(options["a"])},
+        values=lambda options: {"a": number_of("saxpy", "a", np.float32, options["a"])},
         gradient=Gradient(lambda given, made: (), _saxpy_gradient),
     ),
     Operation(

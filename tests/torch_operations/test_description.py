@@ -230,3 +230,73 @@ def test_an_option_that_changes_the_shapes_of_inputs_never_mixes_up_sizes():
     square = [torch.randn(16, 16, dtype=torch.bfloat16) for _ in range(2)]
     expected = square[0].double().t() @ square[1].double()
     assert (function(*square, layout="nt").double() - expected).abs().max() <= 0.02 * expected.abs().max()
+
+
+def test_a_changed_source_is_compiled_again(write):
+    path = write(DESCRIPTION.format(option=""))
+    a, by = torch.randn(3, 5), torch.ones(5)
+    first = pt.operation(path)
+    assert torch.allclose(first(a, by), a * 3)
+    source = path.with_name("kernels.cu")
+    source.write_text(SOURCE.replace("* factor", "* factor + 1.0f"))
+    assert pt.operation(path) is not first
+    assert torch.allclose(pt.operation(path)(a, by), a * 3 + 1)
+
+
+def test_a_changed_header_is_compiled_again(write):
+    path = write(DESCRIPTION.format(option=""))
+    headers = path.with_name("headers")
+    headers.mkdir()
+    (headers / "mine.cuh").write_text("#define MORE 0.0f\n")
+    source = path.with_name("kernels.cu")
+    source.write_text('#include "headers/mine.cuh"\n' + SOURCE.replace("* factor", "* factor + MORE"))
+    first = pt.operation(path)
+    (headers / "mine.cuh").write_text("#define MORE 10.0f\n")
+    assert pt.operation(path) is not first
+
+
+def test_a_changed_file_keeps_its_name_in_messages(write):
+    path = write(DESCRIPTION.format(option=""))
+    pt.operation(path)
+    path.write_text(DESCRIPTION.format(option="") + "\n")
+    with pytest.raises(UsageError, match="^scaled: by has the shape"):
+        pt.operation(path)(torch.randn(3, 5), torch.randn(4))
+
+
+@pytest.mark.parametrize("value", [2.7, 3.0])
+def test_sizes_are_not_truncated(write, value):
+    with pytest.raises(UsageError, match="every: option stride must be a whole number"):
+        pt.operation(write(EVERY))(torch.randn(12), stride=value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "backward must return a dict of gradients by name, not NoneType"),
+        ((1, 2), "backward must return a dict of gradients by name, not tuple"),
+        ({"b": None}, "backward returned a gradient of 'b'"),
+        ({"a": 1.0}, "backward must return tensors or None, not float for a"),
+        ({"a": torch.ones(2)}, r"backward returned a gradient of a with the shape \(2,\), but a has \(3, 5\)"),
+    ],
+)
+def test_what_backward_returns_is_checked(write, returned, message):
+    scaled = pt.operation(write(DESCRIPTION.format(option="")), backward=lambda grads, values: returned)
+    with pytest.raises(UsageError, match=message):
+        scaled(torch.randn(3, 5, requires_grad=True), torch.randn(5)).sum().backward()
+
+
+def test_keywords_of_python_are_no_names(write):
+    text = EVERY.replace('"a": uniform', '"in": uniform').replace("reference(self, a)", "reference(self, **a)")
+    with pytest.raises(DescriptionError, match="'in' cannot be the name of an argument"):
+        pt.operation(write(text))
+
+
+def test_a_kernel_may_have_the_name_of_a_keyword(write):
+    text = DESCRIPTION.format(option="").replace("source =", 'name = "in"\n    source =')
+    assert pt.operation(write(text)).operation.registered
+
+
+def test_bool_arrays_are_refused(write):
+    text = EVERY.replace("uniform(rng, self.n)", "uniform(rng, self.n) > 0")
+    with pytest.raises(DescriptionError, match="a has bool elements, which operations do not take; declare uint8"):
+        pt.operation(write(text))

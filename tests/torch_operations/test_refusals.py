@@ -127,3 +127,43 @@ def test_an_operation_called_for_inference_has_no_derivative():
     y, *_ = torch.ops.ptxkit.layernorm(x, V, V, "none", 1e-5, False)
     with pytest.raises(RuntimeError, match="pass training=True"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("seed", [2**63, torch.tensor([1, 2]), torch.tensor(1.5), "one"], ids=str)
+def test_a_seed_is_one_integer(seed):
+    with pytest.raises(UsageError, match="softmax: seed must be a whole number"):
+        pt.softmax(X, 0.5, seed)
+
+
+def test_a_seed_may_be_an_integer_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    assert torch.equal(pt.softmax(X, 0.5, numpy.int64(3)), pt.softmax(X, 0.5, 3))
+
+
+@pytest.mark.parametrize("a", [10**400, 10**40, 1e300, -1e39])
+def test_a_factor_must_be_representable(a):
+    with pytest.raises(UsageError, match=r"saxpy: .*a must be (representable in float32|at most 3\.40282e\+38)"):
+        pt.saxpy(a, X, X)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: pt.attention(Q, Q, Q, torch.tensor([True, False])),
+            "attention: option causal must be a number, not an",
+        ),
+        (lambda: pt.rmsnorm(X, None, torch.tensor(1.0, requires_grad=True)), "option eps is a number without a deriv"),
+        (lambda: pt.softmax(torch.nested.nested_tensor([X, X])), "softmax: x is a nested tensor"),
+        (
+            lambda: pt.operation(3),
+            "operation: description must be a .py file, the name of a kernel or a Workload class",
+        ),
+        (lambda: pt.operation(None), "operation: description must be"),
+        (lambda: pt.operation(b"x.py"), "operation: description must be"),
+        (lambda: pt.operation("softmax", backward=3), "operation: backward must be a function"),
+    ],
+)
+def test_values_of_another_kind(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
