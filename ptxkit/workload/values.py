@@ -15,9 +15,10 @@ def parse_size(kernel: str, name: str, text: str | int) -> int:
     """A size from the command line; UsageError if it is not a whole number. Its range is checked later."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
-    if not re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", str(text).strip()):
+    digits = str(text).strip()
+    if not re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", digits):
         raise UsageError(f"{kernel}: size {name} must be a whole number, not {text!r}")
-    return int(text) if len(str(text)) < 4000 else LARGEST_SIZE + 1  # int() does not accept longer ones
+    return int(digits) if len(digits) < 4000 else LARGEST_SIZE + 1  # int() does not accept longer ones
 
 
 def check_size(kernel: str, name: str, value: Any) -> None:
