@@ -124,9 +124,8 @@ def selected(words: Iterable[str] = (), group: str | None = None) -> tuple[str, 
         found += [f"{match}{colon}{variant}" for match in matches]
     kept = [word for word in dict.fromkeys(found) if group is None or group_of(find(word.partition(":")[0])) == group]
     if not kept:
-        raise UsageError(
-            f"none of {', '.join(given)} is in the group {group}, which has {', '.join(known[str(group)])}"
-        )  # type: ignore[index]
+        members = ", ".join(known[str(group)]) if known is not None else ""
+        raise UsageError(f"none of {', '.join(given)} is in the group {group}, which has {members}")
     return tuple(kept)
 
 
