@@ -645,7 +645,10 @@ def function_of(operation: Operation) -> Callable[..., Any]:
             for name, tensor in zip(names, tensors, strict=True):
                 check_tensor(operation.title, name, tensor)
             check_transforms(operation.title, tensors)
-            if not all(type(value) in types for value, types in zip(options, accepted, strict=True)):
+            if not all(
+                type(value) in types and (type(value) is not int or abs(value) < 1 << 63)
+                for value, types in zip(options, accepted, strict=True)
+            ):
                 options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
                 args = (*tensors, *options, *args[end:])
         if random and not isinstance(args[-1], torch.Tensor | None):

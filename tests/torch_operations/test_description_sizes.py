@@ -147,3 +147,14 @@ def test_derived_inputs_without_elements_are_compared(described):
 @pytest.mark.parametrize("name", ["inline_ptx", "matmul_block_scaled", "moe_routed"])
 def test_bundled_kernels_of_several_types(name):
     assert pt.operation(name).operation.schema
+
+
+@pytest.mark.parametrize("value", [2**40, 10**30, -(10**30)])
+def test_an_integer_that_a_kernel_cannot_take(described, value):
+    times = described(
+        kernel="times",
+        inputs='"a": uniform(rng, self.n), "by": np.int32(3)',
+        args='("a", "out", np.float32(1), self.n)',
+    )
+    with pytest.raises(UsageError, match="sized: .*by must be (representable in int32|at most 9.22337e.18)"):
+        times(torch.ones(4), by=value)
