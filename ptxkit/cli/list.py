@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--requires",
     metavar="NAME",
-    help="Show only variants that require this feature or target, such as wgmma or sm_90a, or a feature that needs the target.",
+    help="Show only variants that state this feature or target, such as tcgen05 or sm_90a, or a feature that needs the target.",
 )
 @click.option(
     "--groups", "only_groups", is_flag=True, help="Show the groups and the names of their kernels, nothing else."
