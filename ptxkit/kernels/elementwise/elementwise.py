@@ -135,6 +135,12 @@ def framework(kernel: str, n: int, dtype: str, args: tuple[object, ...], templat
     return Launch(kernel, cdiv(n, threads * vectors * width(dtype)), threads, args, template=(*template, *FRAMEWORK))
 
 
+def too_many(n: int) -> Iterator[str]:
+    """A message if a launch with one element per thread would need more CTAs for ``n`` elements than a grid can have."""
+    if cdiv(n, SCALAR_THREADS) >= 2**31:
+        yield "more CTAs than a grid can have"
+
+
 def scalar(kernel: str, n: int, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:
     """A launch with one element per thread."""
     return Launch(kernel, cdiv(n, SCALAR_THREADS), SCALAR_THREADS, args, template=(*template, SCALAR_THREADS))

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ACTIVATION_FLOPS,
     ELEMENTS,
-    SCALAR_THREADS,
     TILE,
     activation,
     framework,
     launch,
     preferred,
     scalar,
+    too_many,
     usable,
 )
 
@@ -51,8 +51,7 @@ class Swiglu(Workload):
         return Work(flops=(ACTIVATION_FLOPS["silu"] + 1) * n, bytes=3 * ELEMENTS[self.dtype][1] * n)
 
     def constraints(self) -> Iterable[str]:
-        if cdiv(elements(self), SCALAR_THREADS) >= 2**31:
-            yield "more CTAs than a grid can have"
+        yield from too_many(elements(self))
 
     @variant
     def unfused(self) -> list[Launch]:

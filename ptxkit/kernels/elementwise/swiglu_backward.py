@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ACTIVATION_FLOPS,
     DERIVATIVE_FLOPS,
     ELEMENTS,
-    SCALAR_THREADS,
     TILE,
     activation,
     derivative,
@@ -20,6 +19,7 @@ from ptxkit.kernels.elementwise.elementwise import (
     launch,
     preferred,
     scalar,
+    too_many,
     usable,
 )
 
@@ -59,8 +59,7 @@ class SwigluBackward(Workload):
         return Work(flops=flops * n, bytes=5 * ELEMENTS[self.dtype][1] * n)
 
     def constraints(self) -> Iterable[str]:
-        if cdiv(elements(self), SCALAR_THREADS) >= 2**31:
-            yield "more CTAs than a grid can have"
+        yield from too_many(elements(self))
 
     @variant
     def unfused(self) -> list[Launch]:
