@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from ptxkit import Tolerance
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.elementwise.saxpy import Saxpy
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.device import device as open_device
+from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.testing import assert_verified
 from ptxkit.workload import registry
 
@@ -109,6 +111,13 @@ def test_limits_that_hold_pass(broken):
     assert_verified(broken(), variants="good", device="emulator", sectors=16, bank_conflicts=0, spills=0, registers=255)
     with pytest.raises(AssertionError, match="16 sectors, more than 15"):
         assert_verified(broken(), variants="good", device="emulator", sectors=15)
+
+
+def test_a_limit_on_counts_is_refused_without_counting(broken):
+    uncounted = EmulatedDevice(settings=EmulatorSettings(counting=False))
+    with pytest.raises(UsageError, match="sectors: ptxkit emulator does not count with counting=False"):
+        assert_verified(broken(), variants="good", device=uncounted, sectors=16)
+    assert_verified(broken(), variants="good", device=uncounted)
 
 
 def test_a_tolerance_of_the_test_replaces_the_descriptions(broken):

@@ -69,6 +69,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         self.machine = machine or Machine()
         self.counters = Counters()
         self._lines: dict[tuple[str, int], Counters] = {}
+        self._all_counted = True  # since the counters were reset
         self._modules: dict[str, LoadedModule] = {}
         self._order = StreamOrder()
 
@@ -273,7 +274,9 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 settings=current,
                 footprint=footprint,
             )
-            if result.counters is not None:
+            if result.counters is None:
+                self._all_counted = False
+            else:
                 self.counters += result.counters
                 for found in result.lines:
                     place = found.file, found.line
@@ -336,10 +339,14 @@ class EmulatedDevice(MakesArrays, HasSettings):
         """Start counting at 0."""
         self.counters = Counters()
         self._lines = {}
+        self._all_counted = True
 
     @takes(launch=CALLABLE, samples=whole(1))
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
         """Count one call; counts do not vary, so ``samples`` does not matter. As on a GPU, the host waits for its end.
+
+        Returns:
+            The counters, and those of each line; none if a launch was executed with ``counting=False``.
 
         Raises:
             LaunchError: a graph is being captured.
@@ -348,7 +355,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         self.reset_counters()
         launch()
         self.synchronize()
-        return Measurement(counters=self.counters, lines=self.lines)
+        return Measurement(counters=self.counters, lines=self.lines) if self._all_counted else Measurement()
 
     @takes(nbytes=whole(1), samples=whole(1))
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:

@@ -11,6 +11,7 @@ from ptxkit.bench.measure.counted import counted
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.report.run_json import counted_json, time_json
+from ptxkit.runtime.abilities import is_timed
 from ptxkit.source_run.call import Call
 from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
 from ptxkit.source_run.workload import Prepared, built_of
@@ -155,7 +156,7 @@ def run_call(
         for name, array in outputs.items()
     )
     time = None
-    if measured.counters is None and (verdict is None or verdict.verified):
+    if is_timed(device) and (verdict is None or verdict.verified):
         say(f"timing {call.title} on {device.name}")
         time = cold_time(device, built, Method.quick(iterations), seed, say, limit)
     return FileReport(

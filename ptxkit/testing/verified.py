@@ -168,6 +168,8 @@ def _modes(
         settings: dict[str, Any] = {"racecheck": racecheck} if racecheck else {}
         if not completions:
             raise UsageError("completion is 'eager', 'latest-legal', 'random' or several of them")
+        if limits and not device.current_settings.counting:
+            raise UsageError(f"{', '.join(limits)}: {device.name} does not count with counting=False; leave that setting out")
         return [{**settings, "completion": mode} for mode in completions]
     asked = [name for name, given in (("racecheck", racecheck), ("completion", completions != ["eager"])) if given]
     if asked or limits:

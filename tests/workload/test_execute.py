@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError
 from ptxkit.kernels.elementwise.saxpy import Saxpy
 from ptxkit.runtime.device import device as open_device
+from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
@@ -185,6 +187,16 @@ def test_an_unwritten_temporary_times_zero_is_found(device, sample):
 def test_a_maximum_that_is_not_initialised_is_found(sample):
     """The kernel is right with the first sentinel, which is -1 as an integer."""
     assert run(sample, open_device("emulator"), "largest").verdict.worst.startswith("on a launch after the first: y[")
+
+
+def test_without_counters_outputs_are_verified_with_other_poison(sample):
+    """Whether an atomic has read the sentinel is unknown then."""
+    uncounted = EmulatedDevice(settings=EmulatorSettings(counting=False))
+    result = run(sample, uncounted, "largest")
+    assert result.counters is None
+    assert result.verdict.worst.startswith("on a launch after the first: y[")
+    with uncounted.settings(counting=True):
+        assert run(sample, uncounted, "largest").counters.global_atomic_bytes
 
 
 EXTREMES = '''
