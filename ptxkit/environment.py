@@ -30,7 +30,9 @@ CACHE_LIMIT = Variable(
     "PTXKIT_CACHE_LIMIT", "Size of the compile cache: bytes, or with a unit as in `500M` and `2G`.", "`1G`"
 )
 CONFIG_DIR = Variable(
-    "PTXKIT_CONFIG_DIR", "Directory of the tiles that `ptxkit sweep tiles --apply` keeps.", "`~/.config/ptxkit`"
+    "PTXKIT_CONFIG_DIR",
+    "Directory of the winners that `ptxkit run --tune` and `sweep tiles --apply` record.",
+    "`~/.config/ptxkit`",
 )
 STATE_DIR = Variable(
     "PTXKIT_STATE_DIR", "Directory of the journals from which a sweep continues.", "`~/.local/state/ptxkit`"

@@ -10,6 +10,8 @@ import os
 import re
 import stat
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,6 +168,48 @@ def locked(path: str | Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+_one_thread = threading.RLock()  # a POSIX lock belongs to a process, so that it does not exclude other threads
+
+
+@contextmanager
+def locked_by_file(directory: Path, wait_s: float = 30.0) -> Iterator[None]:
+    """Inside, no other process of any machine and no other thread is inside for the same directory.
+
+    A POSIX lock (fcntl(2)) on a file ``.lock`` in it: the operating system releases it when its process ends, however that
+    ends, and network file systems with a lock manager (NFS 4, NFS 3 with lockd) extend it to all their clients.
+
+    Args:
+        wait_s: seconds to wait for another process.
+
+    Raises:
+        UsageError, FileAccessError: the file cannot be made or locked there, see :func:`refused`, or is locked for ``wait_s``.
+    """
+    import fcntl
+
+    path = directory / ".lock"
+    with _one_thread:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise refused(path, error, "lock") from None
+        try:
+            end = time.monotonic() + wait_s
+            while True:
+                try:
+                    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except (BlockingIOError, PermissionError):  # POSIX permits EAGAIN and EACCES
+                    if time.monotonic() > end:
+                        message = f"{path} is locked by another process for more than {wait_s:g} s; try again later"
+                        raise FileAccessError(message) from None
+                    time.sleep(0.02)
+                except OSError as error:
+                    raise refused(path, error, "lock") from None
+            yield
+        finally:
+            os.close(handle)
 
 
 def write_json(path: str | Path, value: Any) -> None:

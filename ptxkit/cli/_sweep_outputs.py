@@ -81,13 +81,13 @@ class Outputs:
     def record(self, outcome: Outcome) -> None:
         """Record the best tile, if that was requested."""
         from ptxkit.cli._text import to_stderr
-        from ptxkit.workload import tuned
+        from ptxkit.sweep.winners import of_sweep
+        from ptxkit.workload.tuned import store
 
-        best = outcome.best
-        if not self.apply or best is None:
+        if not self.apply or outcome.best is None:
             return
-        evidence = {"time_us": best.time_us, "spread_us": best.spread_us, "at": best.at}
-        path = tuned.record(outcome.problem.workload, outcome.problem.variant, outcome.device, best.tile, evidence)
+        with stdout_set_aside():
+            path = store.record(outcome.device, of_sweep(outcome))
         to_stderr(f"recorded in {path}: run and bench take this tile on {outcome.device} at these sizes")
 
 
@@ -105,7 +105,7 @@ def checked(given: Mapping[str, Any], problem: Problem, device: Device, journal:
         UnavailableError: matplotlib is needed and not installed.
     """
     from ptxkit.files import check_writable
-    from ptxkit.workload import tuned
+    from ptxkit.workload.tuned import store
 
     if given["apply_it"] and not device.times:
         raise UsageError("--apply needs a GPU: a modelled cost is no reason to change a default")
@@ -119,7 +119,7 @@ def checked(given: Mapping[str, Any], problem: Problem, device: Device, journal:
             check_writable(file)
     axes = _checked_heatmap(given["heatmap"], given["axes"], problem)
     if given["apply_it"]:
-        tuned.check_recordable(device.name)
+        store.check_recordable(device.name)
     return Outputs(given["json_file"], given["t4_file"], given["heatmap"], axes, given["apply_it"], given["top"])
 
 

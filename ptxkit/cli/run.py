@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ptxkit.cli._early_exit import leave
 from ptxkit.cli._help import EMULATOR_CHECKS, SOURCE_FILE_HEADINGS, HeadedCommand
-from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_iterations
+from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     Seconds,
+    WholeNumber,
     arch_option,
     device_option,
     emulator_changes,
@@ -31,13 +32,12 @@ from ptxkit.cli._options import (
 )
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
+from ptxkit.cli._run_request import Request, end_stuck, split_numbers
 from ptxkit.errors import FaultError, PtxkitError, UsageError, shortened
 from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
-    from ptxkit.runtime.device import Device
-    from ptxkit.targets import Target
     from ptxkit.workload.choice import Choice
     from ptxkit.workload.workload import Workload
 
@@ -51,6 +51,7 @@ HEADINGS = {
     "Kernel": ("--group", "--variant", "--tile", "--option", "--seed"),
     "Device": ("--device", "--arch"),
     "Checks in the emulator": EMULATOR_CHECKS,
+    "Tuning": ("--tune", "--candidates"),
     "Limits": ("--timeout", "--max-instructions"),
     "Output": ("--json", "--dry-run"),
     **SOURCE_FILE_HEADINGS,
@@ -75,6 +76,13 @@ HEADINGS = {
 @kernel_option
 @emulator_options
 @click.option(
+    "--tune",
+    is_flag=True,
+    help="Measure the variants and tiles that are expected to be the fastest, and keep the fastest for this GPU model and "
+    "these sizes.",
+)
+@click.option("--candidates", type=WholeNumber(1, 64), metavar="N", help="Measure N candidates with --tune; default: 6.")
+@click.option(
     "--timeout",
     type=Seconds(min=0.1),
     metavar="SECONDS",
@@ -95,6 +103,8 @@ def command(
     seed: int,
     tiles: tuple[str, ...],
     options: tuple[str, ...],
+    tune: bool,
+    candidates: int | None,
     timeout: float | None,
     as_json: bool,
     dry_run: bool,
@@ -121,9 +131,13 @@ def command(
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating
 
+    if candidates is not None and not tune:
+        raise UsageError("--candidates is for --tune; add it")
     if kernel is None and group is None:
         raise click.UsageError("missing argument 'KERNEL'", click.get_current_context())
     if kernel is not None and group is None and names_source_file(kernel):
+        if tune:
+            raise UsageError("--tune needs a description, which declares variants and tiles (ptxkit new --from)")
         refuse_described({"--variant": variants, "--tile": tiles, "--option": options})
         device = open_device(device_kind)
         limit = TimeLimit(timeout, None if is_emulating(device) else partial(end_stuck, device.name))
@@ -152,28 +166,19 @@ def command(
         names = registry.selected(words, group) if several else words
     device = open_device(device_kind)
     how = Described(device, target, variants, held_tile, held_options, seed, timeout, as_json, dry_run, settings)
+    if tune:
+        from ptxkit.cli._run_tune import run_tuned
+        from ptxkit.sweep.tune import CANDIDATES
+
+        if several:
+            raise UsageError(f"--tune takes one kernel; these are {len(names)}: {shortened(', '.join(names))}")
+        return run_tuned(names[0], numbers, how, candidates or CANDIDATES)
     return run_several(names, numbers, how) if several else how.run(names[0], numbers)
 
 
 @dataclass(frozen=True)
-class Described:
-    """How a kernel with a description is run.
-
-    Attributes:
-        device, target, variants, tile, options, seed, timeout_s: see :class:`ptxkit.bench.measure.run.Run`.
-        as_json, dry_run: the options of the command. settings: those of the emulator that options change.
-    """
-
-    device: Device
-    target: Target | None
-    variants: tuple[str, ...]
-    tile: dict[str, str]
-    options: dict[str, str]
-    seed: int
-    timeout_s: float | None
-    as_json: bool
-    dry_run: bool
-    settings: dict[str, Any]
+class Described(Request):
+    """How a kernel with a description is run."""
 
     def run(self, kernel: str, numbers: Sequence[str] = (), printed: Callable[[Any], None] | None = None) -> int:
         """Run the variants of a kernel, print the report and return the exit code.
@@ -285,14 +290,6 @@ def _refuse_unused(what: str, given: Iterable[str], used: Sequence[Iterable[str]
             raise UsageError(f"none of these kernels has the {what} {name!r}")
 
 
-def end_stuck(device: str, what: str) -> NoReturn:
-    """End the process from the watchdog's thread when a kernel hangs in a call that signals do not interrupt."""
-    from ptxkit.cli._text import to_stderr
-
-    to_stderr(f"error: {what}: not done within the limit of --timeout; {device} is still executing it", fg="red")
-    leave(int(ExitCode.TIME_LIMIT))
-
-
 def show(
     report: Results, as_json: bool, printed: Callable[[Any], None] | None = None, choice: Choice | None = None
 ) -> None:
@@ -306,14 +303,6 @@ def show(
     else:
         click.echo(_run_text.report_text(report, choice))
     complain(report)
-
-
-def split_numbers(workload: type[Workload], numbers: Sequence[str]) -> tuple[Sequence[str], int | None]:
-    """The positional arguments as sizes and ITERATIONS, the integer beyond the kernel's sizes."""
-    names = workload.size_names()
-    if len(numbers) != len(names) + 1:
-        return numbers, None
-    return numbers[:-1], parse_iterations(numbers[-1])
 
 
 def complain(report: Results) -> None:

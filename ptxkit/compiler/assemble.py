@@ -100,6 +100,14 @@ def _build(text: str, name: str, target: Target, header: _Header, options: list[
     return replace(image, log=diagnostics.render(warnings))
 
 
+def key_of(ptx: str | os.PathLike[str], *, target: Target | str, name: str | None = None) -> str:
+    """Hash of everything that determines the cubin of :func:`assemble`; assembles nothing."""
+    from ptxkit.compiler import image_cache
+
+    text, _, _ = read_source(ptx, name, "source.ptx")
+    return image_cache.content_key("nvjitlink", toolkit.nvjitlink_identity(), text, Target.parse(target).name)
+
+
 _KEEPS_ALIGNMENT = (13, 1)
 """The first version of nvJitLink that does not drop the alignment of dynamic shared memory."""
 

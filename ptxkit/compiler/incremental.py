@@ -53,6 +53,13 @@ def find(request: Request) -> Image | None:
     return load(cache, image_key(base, known)) if known is not None else None
 
 
+def key_of(request: Request) -> str:
+    """The key under which the image of a request with the current headers is cached; compiles nothing."""
+    base = base_key(request)
+    known = _read_manifest(default_cache(), base)
+    return image_key(base, scan(request).headers if known is None else known)
+
+
 def base_key(request: Request) -> str:
     """Hash of all inputs of the compilation except headers."""
     return content_key(

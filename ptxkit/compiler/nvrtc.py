@@ -115,6 +115,31 @@ def is_cached(
     return find(request(source, target, name, defines or {}, (), options, include_dirs, True, headers)) is not None
 
 
+def source_key(
+    source: str | os.PathLike[str],
+    *,
+    target: Target | str,
+    name: str | None = None,
+    defines: Mapping[str, object] | None = None,
+    instantiate: Sequence[str] = (),
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> str:
+    """Hash of everything that determines the image of :func:`compile_source`: sources, headers, options and compiler.
+
+    Raises:
+        UsageError, UnavailableError: as :func:`compile_source`.
+    """
+    if is_path(source) and str(source).endswith(".ptx"):
+        from ptxkit.compiler.assemble import key_of as ptx_key
+
+        return ptx_key(source, target=target, name=name)
+    from ptxkit.compiler.incremental import key_of
+
+    return key_of(request(source, target, name, defines or {}, instantiate, options, include_dirs, True, headers))
+
+
 def shortened(image: Image) -> Image:
     # The cache holds absolute paths, because later runs may have another working directory.
     return replace(image, log=shorten(image.log)) if image.log else image

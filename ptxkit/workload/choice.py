@@ -15,18 +15,20 @@ compiling anything. Registers are therefore unknown, and occupancy follows from 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.errors import PtxkitError, UnavailableError
+from ptxkit.errors import PtxkitError, UnavailableError, UsageError
 from ptxkit.targets.achievable import L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VECTOR, WARP_PRODUCT, WAVE_US, copy_gbs
 from ptxkit.targets.gpus import gpu_named, reference_gpu
 from ptxkit.targets.occupancy import calculate
-from ptxkit.workload import tuned
 from ptxkit.workload.launch import Launch, array_spec
-from ptxkit.workload.resolve import ResolvedVariant, resolve, target_for
+from ptxkit.workload.resolve import ResolvedVariant, as_recorded, resolve, target_for
+from ptxkit.workload.tuned import lookup
 
 if TYPE_CHECKING:
     from ptxkit.runtime.abilities import Device
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from ptxkit.targets.gpus import Gpu
     from ptxkit.workload.workload import Workload
 
+EXAMINED = 256  # tiles of a variant for which a time is predicted
 MARGIN = 3.0  # how many times slower than another variant the last one must be predicted for the other to be chosen
 VECTOR_UNITS = ("f32", "f64")  # types that the CUDA cores multiply
 
@@ -122,7 +125,7 @@ class Choice:
         return dict(self.option.resolved.tile)
 
     def __str__(self) -> str:
-        note = " (tuned by a sweep)" if self.option.resolved.tuned else ""
+        note = f" ({self.option.resolved.tile_note})" if self.option.resolved.tuned else ""
         named = " ".join(filter(None, [self.variant, str(self.option.resolved.tile)]))
         terms = self.option.terms
         return f"{named}{note}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
@@ -170,12 +173,92 @@ def choose(
         except PtxkitError as error:
             refusal = str(error)
             continue
-        swept = tuned.time_for(workload, variant.name, device.name) if device is not None and resolved.tuned else None
-        options.append(Option(resolved, predicted(resolved), _objection(resolved), swept))
+        options.append(Option(resolved, predicted(resolved), _objection(resolved), _swept_us(resolved, device)))
     if not options:
         raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
-    chosen, reason = _chosen(options)
+    won = _won(options, device) if device is not None else None
+    chosen, reason = won or _chosen(options)
     return Choice(chosen, reason, tuple(options), gpu_of(options[0].resolved).name)
+
+
+def ranked(
+    workload: Workload,
+    count: int,
+    device: Device | None = None,
+    target: Target | None = None,
+    tile: Mapping[str, Any] | None = None,
+    variants: Collection[str] = (),
+) -> list[Option]:
+    """The variants and tiles to measure if only ``count`` may be: the choice without records first, then by predicted time.
+
+    No two launch the same: of tiles with the same programs and launches the first stands for all. Variants to which their
+    description objects come last.
+
+    Args:
+        workload, device, target, tile: see :func:`choose`. variants: names; empty for all.
+
+    Raises:
+        UnavailableError: no variant can run there; the message has the reason for the last one.
+    """
+    made, refusal = [], "it has none"
+    every = list(workload.variants().values())
+    target = target_for(every[0], target or (device.target if device is not None else None))
+    if device is not None:
+        workload = workload.on(device.facts_for(target))
+    for variant in every:
+        if variants and variant.name not in variants:
+            continue
+        fixed = {name: value for name, value in (tile or {}).items() if name in variant.tile}
+        try:
+            if device is not None and (lacks := sorted(device.lacks.intersection(variant.requires))):
+                raise UnavailableError(f"{variant.name}: the device has no {lacks[0]}")
+            first = resolve(workload, variant, target, fixed)
+        except PtxkitError as error:
+            refusal = str(error)
+            continue
+        made.append([first, *_other_tiles(first, fixed)])
+    if not made:
+        raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
+    options = [[Option(r, predicted(r), _objection(r)) for r in tiles] for tiles in made]
+    chosen, _ = _expected([of_variant[0] for of_variant in options])
+    rest = [o for of_variant in options for o in of_variant if o is not chosen]
+    rest.sort(key=lambda o: (bool(o.objection), o.terms.total))
+    distinct = {_launched(o.resolved): o for o in reversed([chosen, *rest])}
+    return list(reversed(distinct.values()))[:count]
+
+
+def _other_tiles(first: ResolvedVariant, fixed: Mapping[str, Any]) -> Iterator[ResolvedVariant]:
+    """The tiles after the first that the variant prefers or declares and the target can run, at most ``EXAMINED``."""
+    for tile in islice(first.variant.tiles(first.workload, first.variant.held(first.workload, fixed)), EXAMINED):
+        if tile != first.tile:
+            with suppress(UsageError, UnavailableError):
+                yield resolve(first.workload, first.variant, first.target, tile)
+
+
+def _launched(resolved: ResolvedVariant) -> str:
+    return repr((resolved.programs, resolved.launches))
+
+
+def _won(options: list[Option], device: Device) -> tuple[Option, str] | None:
+    """The option that ``--tune`` measured to be the fastest on this GPU model, at these sizes or near ones."""
+    workload, target = options[0].resolved.workload, options[0].resolved.target
+    found = lookup.winner(workload, device.name, target)
+    if found is None or not lookup.applies(found, workload, partial(as_recorded, target)):
+        return None
+    for option in options:
+        if option.name == found.variant and (option.resolved.tuned or not found.tile):
+            at = "" if found.sizes == workload.sizes else f" at {' '.join(f'{k}={v}' for k, v in found.sizes.items())}"
+            return option, f"the fastest of {len(found.others) + 1} candidates that --tune measured{at} on {found.day}"
+    return None
+
+
+def _swept_us(resolved: ResolvedVariant, device: Device | None) -> float | None:
+    """The time that a sweep over the tiles of a variant recorded for its tile at exactly these sizes."""
+    if device is None or not resolved.tuned:
+        return None
+    workload = resolved.workload
+    found = lookup.tile_of(workload, resolved.variant.name, device.name, resolved.target)
+    return found.time_us if found is not None and found.scope == "tile" and found.sizes == workload.sizes else None
 
 
 def _chosen(options: list[Option]) -> tuple[Option, str]:

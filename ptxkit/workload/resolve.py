@@ -9,19 +9,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError
+from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError, UsageError
 from ptxkit.targets import lowest_target, missing
 from ptxkit.targets.gpus import reference_facts
-from ptxkit.workload import tuned
 from ptxkit.workload.blame import at
 from ptxkit.workload.launch import Generated, Launch, Tile
+from ptxkit.workload.tuned import lookup
 
 if TYPE_CHECKING:
     from ptxkit.runtime.abilities import Device
     from ptxkit.targets import Target
+    from ptxkit.workload.tuned.record import Record
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
 
@@ -75,7 +77,7 @@ class ResolvedVariant:
         launches: the launches in order. Block and shared memory of a :class:`Generated` kernel are known after compilation.
         programs: the distinct programs, in the order of their first launch.
         program_of: for each launch the index of its program.
-        tuned: the tile is the one that a sweep recorded for this device.
+        tuned: the tile is that of a recorded winner for this device.
         tile_note: why the tile is not the declared default; "" if it is the default.
     """
 
@@ -106,8 +108,8 @@ def resolve(
         variant: one of its variants.
         target: None for the target of the device, or without a device for sm_90a or the lowest newer target that meets the
             variant's requirements.
-        tile: fixed tile parameters by name, as strings or values. The others are those that a sweep recorded for the device
-            at these sizes and options, or else those that the description prefers.
+        tile: fixed tile parameters by name, as strings or values. The others are those of a winner that was recorded for the
+            device at these sizes and options, or else those that the description prefers.
         device: the device of the launches; its SM count and L2 cache determine grids and tiles. None for the device facts of
             the workload, or if it has none for those of the target's reference GPU.
         debug_info: compile CUDA C++ with ``-G``: without optimisation, with the locations of variables.
@@ -125,20 +127,35 @@ def resolve(
         workload = workload.on(device.facts_for(chosen))
     elif not workload.is_bound:
         workload = workload.on(reference_facts(chosen))
-    recorded = _recorded_tile(workload, variant, device) if device else {}
-    selected, launches = variant.select(workload, chosen, {**recorded, **(tile or {})})
-    is_tuned = bool(recorded) and all(selected[name] == value for name, value in recorded.items())
-    note = "tuned by a sweep" if is_tuned else variant.why_not_default(workload, chosen, selected, tile)
+    recorded = _recorded(workload, variant, chosen, device, tile or {}) if device else None
+    selected, launches = variant.select(workload, chosen, (recorded and recorded.tile) or tile)
+    note = recorded.note(workload.sizes) if recorded else variant.why_not_default(workload, chosen, selected, tile)
     if debug_info:
         launches = tuple(_with_debug_info(workload, variant, launch) for launch in launches)
     programs, program_of = _programs(workload, variant, launches)
-    return ResolvedVariant(workload, variant, chosen, selected, launches, programs, program_of, is_tuned, note)
+    return ResolvedVariant(workload, variant, chosen, selected, launches, programs, program_of, bool(recorded), note)
 
 
-def _recorded_tile(workload: Workload, variant: Variant, device: Device) -> dict[str, Any]:
-    """The tile that a sweep recorded for this device; empty where the variant has since changed and no longer offers it."""
-    recorded = tuned.tile_for(workload, variant.name, device.name)
-    return recorded if all(value in variant.tile.get(name, ()) for name, value in recorded.items()) else {}
+def _recorded(
+    workload: Workload, variant: Variant, target: Target, device: Device, fixed: Mapping[str, Any]
+) -> Record | None:
+    """The recorded winner whose tile the variant takes: it applies, these sizes permit it, and it has the fixed values."""
+    found = lookup.tile_of(workload, variant.name, device.name, target)
+    if found is None or not found.tile:
+        return None
+    with suppress(UsageError):  # of an undeclared value, which selecting the tile reports, or of another size of its class
+        held = variant.held(workload, fixed)
+        if any(found.tile.get(name) != value for name, value in held.items()):
+            return None
+        if lookup.applies(found, workload, partial(as_recorded, target)):
+            variant.select(workload, target, found.tile)
+            return found
+    return None
+
+
+def as_recorded(target: Target, workload: Workload, name: str, tile: Mapping[str, Any]) -> ResolvedVariant:
+    """A variant with a tile at the sizes of a record, for :mod:`ptxkit.workload.tuned.lookup`."""
+    return resolve(workload, workload.variant(name), target, tile)
 
 
 def resolvable(

@@ -11,7 +11,7 @@ from ptxkit.errors import UnavailableError
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts, find_gpu, target_of
-from ptxkit.workload import registry, tuned
+from ptxkit.workload import registry
 from ptxkit.workload.choice import MARGIN, choose, predicted
 from ptxkit.workload.resolve import resolve
 
@@ -161,16 +161,3 @@ def test_every_documented_gpu_has_a_choice_with_a_finite_prediction(gpu, name, d
     assert choice.option in choice.options
     assert 0 < choice.option.terms.total < float("inf")
     assert choice.to_json()["predicted_us"]["total"] == choice.option.terms.total
-
-
-def test_times_that_sweeps_recorded_precede_the_order(monkeypatch, tmp_path):
-    monkeypatch.setenv("PTXKIT_CONFIG_DIR", str(tmp_path))
-    workload, device = registry.get("saxpy")(n=1 << 20), EmulatedDevice()
-    for name, time_us in (("vectorized", 5.0), ("scalar", 4.0)):
-        assert choose(workload, device).variant == "vectorized"  # with a time of one variant too
-        tuned.record(workload, name, device.name, {"THREADS": 512}, {"time_us": time_us})
-    choice = choose(workload, device)
-    assert (
-        choice.variant == "scalar" and choice.reason == "the fastest of 2 variants that sweeps measured at these sizes"
-    )
-    assert str(choice).startswith("scalar THREADS=512 (tuned by a sweep): ")

@@ -199,7 +199,7 @@ def _note(prepared: execute.Prepared) -> str:
     """A note about the tile if a sweep or a generator chose it."""
     tile = str(prepared.build.tile)
     if prepared.build.resolved.tuned:
-        return f"{tile}, tuned by a sweep"
+        return f"{tile}, {prepared.build.resolved.tile_note}"
     return tile if any(isinstance(step.launch.source, Generated) for step in prepared.build.steps) else ""
 
 

@@ -78,8 +78,8 @@ def covers(t: Tile) -> str | None:
         return f"{WARP} lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
     if t.BM % t.WM or t.BN % t.WN:
         return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
-    if not 64 <= threads(t) <= (most := SmLimits.threads_per_cta):
-        return f"{threads(t)} threads per CTA; 64 to {most} are possible"
+    if not 64 <= threads(t) <= SmLimits.threads_per_cta:
+        return f"{threads(t)} threads per CTA; 64 to {SmLimits.threads_per_cta} are possible"
     return None
 
 
