@@ -45,6 +45,7 @@ from ptxkit.torch.operations import (
     kinds_of,
     number_of,
 )
+from ptxkit.torch.plan import Plan
 from ptxkit.torch.shapes import Sizes, flat, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.launch import array_spec
@@ -127,18 +128,23 @@ class DescribedOperation(Operation):
         """Whether a size of the description is 0; dimensions that are no sizes may be."""
         return any(sizes.values.get(name) == 0 for name in self.classes[0][0].size_names())
 
-    def passed(self, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> Mapping[str, np.generic]:
+    def passed(self, options: Sequence[Any]) -> Mapping[str, np.generic]:
+        """The inputs that are passed by value, as far as the call gives them; 0 for others."""
+        given = {n: self.named(options)[n] for n in self._numbers}
+        return {
+            n: self._numbers[n](0) if value is None else number_of(self.title, n, self._numbers[n], value)
+            for n, value in given.items()
+        }
+
+    def numbers(self, options: Sequence[Any], plan: Plan) -> list[Any]:
         """The inputs that are passed by value: those of the call, and for others those of inputs() at the sizes of the
-        call."""
-        named = self.named(options)
-        given = {n: named[n] for n in self._numbers}
-        if any(value is None for value in given.values()):
-            sizes, kind = self.sizes(tensors)
-            if self.has_no_elements(sizes):
-                return {n: kind_(0) for n, kind_ in self._numbers.items()}  # nothing is launched
-            made = self.workload(self.classes[0][0], sizes, kind, named)
-            given |= {n: self._evaluate(made).numbers[n] for n, value in given.items() if value is None}
-        return {n: number_of(self.title, n, self._numbers[n], value) for n, value in given.items()}
+        plan."""
+        given = self.named(options)
+        found = ((n, kind, given[n]) for n, kind in self._numbers.items())
+        return [
+            number_of(self.title, n, kind, plan.numbers[n] if value is None else value).item()
+            for n, kind, value in found
+        ]
 
     def scalars(self, workload: Workload) -> Mapping[str, Any]:
         """The inputs that are passed by value at the sizes of a workload."""

@@ -26,8 +26,12 @@ PRODUCT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def _filled(x: Tensor, value: float) -> Tensor:
     """A vector of the columns of x with the same value everywhere. What is no tensor is refused later, by its name."""
-    plain = isinstance(x, Tensor) and x.layout is torch.strided and not x.is_nested and not x.is_quantized
-    return x.new_full(x.shape[-1:], value) if plain else x
+    return x.new_full(x.shape[-1:], value) if _is_strided(x) else x
+
+
+def _is_strided(x: object) -> bool:
+    """Whether an argument is a tensor whose elements lie in memory with strides."""
+    return isinstance(x, Tensor) and x.layout is torch.strided and not x.is_nested and not x.is_quantized
 
 
 def _matrix(operation: str, name: str, tensor: Tensor) -> None:
@@ -384,7 +388,15 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -
     Returns:
         As query. Its derivative is computed by ``attention_backward``, for d of 64 and 128; it is not deterministic on a GPU.
     """
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # a derivative keeps these copies, instead of copying the tensors again
+        query, key, value = map(_contiguous, (query, key, value))
     return CALLS["attention"](query, key, value, causal)
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    """A tensor that a derivative will need, as its kernels read it. What is no tensor is refused later, by its name."""
+    return x.contiguous() if _is_strided(x) and x.requires_grad else x
 
 
 def attention_backward(

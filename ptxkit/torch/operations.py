@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from ptxkit.errors import DescriptionError, UnavailableError, UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
 from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned
+from ptxkit.torch.recent import Call, Recent
 from ptxkit.torch.shapes import Sizes, flat, match, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.values import option_value
@@ -41,8 +42,12 @@ _INSTEAD = (
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 AUTOCAST_DEVICES = ("cpu", "cuda")
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+_NO_SEED = torch.zeros((), dtype=torch.int64, device="cpu")
+"""The seed of a call that draws no random numbers."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,7 @@ class Operation:
     namespace: str = "ptxkit"
     _plans: dict[Any, Plan | Zeros] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    recent: Recent = field(default_factory=Recent, init=False, repr=False)
 
     # -- what the parts say together ---------------------------------------------------------------------------------
 
@@ -181,7 +187,7 @@ class Operation:
         """The name in messages."""
         return self.name
 
-    @property
+    @cached_property
     def visible(self) -> int:
         """Number of results that the function returns."""
         return sum(not result.saved for result in self.results)
@@ -296,16 +302,23 @@ class Operation:
         Raises:
             UsageError: names the argument that is wrong. CompileError, FaultError: the kernel does not compile, or failed.
         """
-        # the time of these lines is host time of each launch
+        plan, values = self.prepared(tensors, options, training)
+        return plan(tensors, values if self.random is None else [*values, seed])
+
+    def prepared(
+        self, tensors: Sequence[torch.Tensor], options: Sequence[Any], training: bool
+    ) -> tuple[Plan | Zeros, list[Any]]:
+        """The plan for a call, and the numbers that it passes by value, without the seed.
+
+        Raises:
+            UsageError: names the argument that is wrong. CompileError: the kernel does not compile.
+        """
+        # the time of these lines is host time of each launch that is not among the recent ones
         kinds = [part for tensor in tensors for part in (tensor.shape, tensor.dtype, tensor.device)]
-        values: list[Any] = []
-        if self.values is not None:
-            values += (value.item() for value in self.passed(tensors, options).values())
+        if self._by_value:
             kinds += (o for i, o in enumerate(options) if i not in self._by_value)
         else:
             kinds += options
-        if self.random is not None:
-            values.append(seed)
         turned: tuple[int, ...] = ()
         if self._matrices:
             turned = tuple(i for i in self._matrices if is_turned(tensors[i]))
@@ -313,7 +326,11 @@ class Operation:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._planned(key, tensors, options, training, turned)
-        return plan(tensors, values)
+        return plan, self.numbers(options, plan) if self.values is not None and isinstance(plan, Plan) else []
+
+    def numbers(self, options: Sequence[Any], plan: Plan) -> list[Any]:
+        """The numbers that a plan passes by value and that differ between calls."""
+        return [value.item() for value in self.passed(options).values()]
 
     @cached_property
     def _by_value(self) -> tuple[int, ...]:
@@ -329,7 +346,7 @@ class Operation:
         """The options by name."""
         return dict(zip((option.name for option in self.options), options, strict=True))
 
-    def passed(self, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> Mapping[str, np.generic]:
+    def passed(self, options: Sequence[Any]) -> Mapping[str, np.generic]:
         """The inputs of the description that are passed by value and differ between calls."""
         return {} if self.values is None else self.values(self.named(options))
 
@@ -386,7 +403,7 @@ class Operation:
         }
         shapes = zip(self.results, self.shapes(sizes, kind, training, checked), strict=True)
         outputs = {r.name: shape for r, shape in shapes if training or not r.saved}
-        values = {n: v.dtype for n, v in self.passed(tensors, tuple(checked.values())).items()}
+        values = {n: v.dtype for n, v in self.passed(tuple(checked.values())).items()}
         if self.random is not None:
             values["seed"] = np.dtype(np.uint64)
         known = self.of_kind(kind)
@@ -617,7 +634,8 @@ def function_of(operation: Operation) -> Callable[..., Any]:
 
     On tensors of a GPU, the launch takes place without torch's dispatcher, which costs more
     time than the launch. Where something observes or transforms operations (torch.compile, dispatch modes,
-    functorch, autocast), the call goes through the dispatcher.
+    functorch, autocast), the call goes through the dispatcher. A call like a recent one (:mod:`ptxkit.torch.recent`) is
+    recognised in one step.
     """
     count, visible, trains, random = (
         len(operation.tensors),
@@ -627,30 +645,52 @@ def function_of(operation: Operation) -> Callable[..., Any]:
     )
     names = [t.name for t in operation.tensors]
     end = count + len(operation.options)
-    simple = operation.values is None  # the options are checked when a plan is made
     accepted = [operation.accepted(option) for option in operation.options]
+    recent = operation.recent
+    calls = recent.calls
+
+    def checked(options: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The options in the types of the schema."""
+        if all(
+            type(value) in types and (type(value) is not int or abs(value) < 1 << 63)
+            for value, types in zip(options, accepted, strict=True)
+        ):
+            return options
+        return tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
+
+    def direct(tensors: tuple[torch.Tensor, ...], options: tuple[Any, ...], seed: Any) -> Any:
+        """The results for plain tensors, without the dispatcher; None if the call needs it."""
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if wanted and operation.gradient is None:
+            return None
+        if operation.values is not None:  # else the options are checked when a plan is made
+            options = checked(options)
+        plan, values = operation.prepared(tensors, options, wanted and trains)
+        differentiable = partial(_differentiable, operation, options) if wanted else None
+        call = Call(plan, values, differentiable, visible, tensors)
+        recent.add(tensors, options, call)
+        return call(tensors, operation.drawn(options, seed) if random else None)
 
     def call(*args: Any) -> Any:
         tensors = args[:count]
         if not torch.compiler.is_compiling():
             options = args[count:end]
-            if simple and is_plain(tensors):
-                wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-                if not wanted:
-                    seed = operation.drawn(options, args[-1]) if random else 0
-                    results = operation.execute(tensors, options, False, seed)
-                    return results[0] if visible == 1 else tuple(results)
-                if operation.gradient is not None:
-                    return _Direct.apply(operation, options, args[-1] if random else None, *tensors)
+            if not (_dispatch_modes() or _function_modes() or forward_ad._current_level >= 0):
+                try:
+                    known = calls[torch.is_grad_enabled()].get(options, ())
+                except TypeError:  # an option that has no hash, such as an array
+                    known, options = (), checked(options)
+                for matches, found_call in known:
+                    if matches(*tensors):
+                        return found_call(tensors, operation.drawn(options, args[-1]) if random else None)
+            if is_plain(tensors):
+                results = direct(tensors, options, args[-1])
+                if results is not None:
+                    return results
             for name, tensor in zip(names, tensors, strict=True):
                 check_tensor(operation.title, name, tensor)
             check_transforms(operation.title, tensors)
-            if not all(
-                type(value) in types and (type(value) is not int or abs(value) < 1 << 63)
-                for value, types in zip(options, accepted, strict=True)
-            ):
-                options = tuple(operation.check_option(o, v) for o, v in zip(operation.options, options, strict=True))
-                args = (*tensors, *options, *args[end:])
+            args = (*tensors, *checked(options), *args[end:])
         if random and not isinstance(args[-1], torch.Tensor | None):
             args = (*args[:-1], torch.tensor(seed_of(operation.title, args[-1]), dtype=torch.int64, device="cpu"))
         if operation.autocast and is_autocast(tensors[0]):
@@ -712,7 +752,9 @@ def check_tensor(operation: str, name: str, value: Any) -> None:
 
 def without_autocast(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     """Disables autocast for the device of a tensor: gradients have the types of the forward pass."""
-    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else nullcontext()
+    if not _is_any_autocast_enabled():
+        return _NOTHING
+    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else _NOTHING
 
 
 def is_autocast(tensor: torch.Tensor) -> bool:
@@ -742,7 +784,7 @@ def check_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
 def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call may bypass torch's dispatcher: on a GPU, with nothing that observes or transforms the call."""
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg():
+        if type(tensor) not in _PLAIN or not is_on_gpu(tensor) or tensor.is_neg() or _is_functorch(tensor):
             return False
     return not (
         _dispatch_modes()
@@ -753,27 +795,81 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
     )
 
 
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is in the memory of a GPU."""
+    return tensor.is_cuda
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a derivative needs of a call.
+
+    Attributes:
+        operation: with its derivative.
+        options: by name.
+        places: where the tensors to keep are, among the arguments, the results and the seed; None if the derivative computes
+            some of them.
+    """
+
+    operation: Operation
+    options: Mapping[str, Any]
+    places: tuple[int, ...] | None
+
+    def kept(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], seed: int | None) -> Any:
+        """The tensors to keep for the backward pass."""
+        if self.places is not None:
+            everything = (*tensors, *results, _NO_SEED)
+            return [everything[i] for i in self.places]
+        operation = self.operation
+        assert operation.gradient is not None
+        made = dict(zip((r.name for r in operation.results), results, strict=True))
+        if seed is not None:
+            made["seed"] = torch.tensor(seed, dtype=torch.int64, device="cpu") if seed else _NO_SEED
+        given = dict(zip((t.name for t in operation.tensors), tensors, strict=True))
+        return operation.gradient.save({**given, **self.options}, made)
+
+
+def _saved(operation: Operation, options: Sequence[Any]) -> _Saved:
+    """What the derivative of a call with these options keeps, found by one call with objects in place of tensors."""
+    assert operation.gradient is not None
+    named = operation.named(options)
+    given: dict[str, Any] = {t.name: object() for t in operation.tensors}
+    made: dict[str, Any] = {r.name: object() for r in operation.results}
+    places: tuple[int, ...] | None = None
+    if operation.random is None or not operation.random(named):
+        order = [*given.values(), *made.values(), _NO_SEED]
+        with suppress(UsageError, AttributeError, TypeError):  # it computes with them
+            kept = operation.gradient.save({**given, **named}, {**made, "seed": _NO_SEED})
+            places = tuple(next(i for i, each in enumerate(order) if each is one) for one in kept)
+    return _Saved(operation, named, places)
+
+
+def _differentiable(operation: Operation, options: Sequence[Any]) -> Callable[..., Any]:
+    """A function of what computes the results, the seed and tensors, with a derivative, without torch's dispatcher."""
+    saved = _saved(operation, options)
+    apply = super(torch.autograd.Function, _Direct).apply  # Function.apply adds what functorch needs, which is not active here
+    return lambda compute, seed, tensors: apply(saved, compute, seed, *tensors)
+
+
 class _Direct(torch.autograd.Function):
     """An operation with its derivative, without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, operation: Operation, options: Sequence[Any], seed: Any, *tensors: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, saved: _Saved, compute: Callable[..., list[torch.Tensor]], seed: int | None, *tensors: torch.Tensor
+    ) -> Any:
         """The visible results."""
-        assert operation.gradient is not None
-        used = operation.drawn(options, seed)
-        results = operation.execute(tensors, options, operation.trains, used)
-        made = dict(zip((r.name for r in operation.results), results, strict=True))
-        if operation.random is not None:
-            made["seed"] = torch.tensor(used, dtype=torch.int64, device="cpu")
-        ctx.operation, ctx.options = operation, operation.named(options)
-        given = dict(zip((t.name for t in operation.tensors), tensors, strict=True))
-        ctx.save_for_backward(*operation.gradient.save({**given, **ctx.options}, made))
-        return results[0] if operation.visible == 1 else tuple(results[: operation.visible])
+        results = compute(tensors, seed)
+        ctx.saved = saved
+        ctx.save_for_backward(*saved.kept(tensors, results, seed))
+        visible = saved.operation.visible
+        return results[0] if visible == 1 else tuple(results[:visible])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """The gradients of the tensors that need one."""
+        saved = ctx.saved
         wanted = ctx.needs_input_grad[3:]
         with without_autocast(grads[0]):
-            found = ctx.operation.gradient.compute(ctx.saved_tensors, ctx.options, grads, wanted)
+            found = saved.operation.gradient.compute(ctx.saved_tensors, saved.options, grads, wanted)
         return (None, None, None, *(g if needed else None for g, needed in zip(found, wanted, strict=True)))

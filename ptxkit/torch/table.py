@@ -224,7 +224,10 @@ def _swiglu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -
 
 
 def _dropout_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
-    dx = dropped(grads[0], options["p"], kept[0]) if wanted[0] or wanted[1] else None
+    """Without dropout, the gradient of x is that of the result, as is that of the residual."""
+    dx: torch.Tensor | None = grads[0]
+    if options["p"]:
+        dx = dropped(grads[0], options["p"], kept[0]) if wanted[0] or wanted[1] else None
     dbias = rows_of(dx).sum(0) if dx is not None and wanted[1] else None
     return dx, dbias, grads[0]
 

@@ -1,0 +1,93 @@
+"""Recent calls of an operation: a call with tensors of the same kind is recognised in one step, and launched.
+
+The kind of a tensor is what torch.compile's guards compare: class, type, device, shape, strides, whether it requires a
+gradient, and the keys of torch's dispatcher that apply to it in the current state of the thread, so that a call under autocast
+or in a transform of torch.func is another kind. One function of torch compares all tensors of a call
+(``torch._C._dynamo.guards.TensorGuards``). Where torch does not have it, no call is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ptxkit.torch.plan import Plan, Zeros
+
+KEPT_OPTIONS = 64
+"""Sets of options of which an operation keeps calls."""
+KEPT_KINDS = 8
+"""Kinds of tensors of which it keeps calls, for each set of options; the latest ones."""
+
+Compute = Callable[[Sequence[torch.Tensor], "int | None"], list[torch.Tensor]]
+
+_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+
+
+class Call:
+    """What is launched for tensors of one kind.
+
+    Args:
+        plan: the compiled launches.
+        values: numbers that are passed by value, without the seed.
+        differentiable: makes a function (compute, seed, tensors) with a derivative; None without one.
+        visible: number of results that are returned.
+        tensors: of the kind.
+    """
+
+    __slots__ = ("_apply", "_compute", "_single", "_visible", "quick")
+
+    def __init__(
+        self,
+        plan: Plan | Zeros,
+        values: Sequence[Any],
+        differentiable: Callable[[], Callable[..., Any]] | None,
+        visible: int,
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
+        self.quick = isinstance(plan, Plan) and plan.reads(tensors)
+        launch = plan.quick if isinstance(plan, Plan) and self.quick else plan
+        self._compute: Compute = lambda tensors, seed: launch(tensors, values if seed is None else [*values, seed])
+        self._apply = None if differentiable is None else differentiable()
+        self._single = visible == 1
+        self._visible = visible
+
+    def __call__(self, tensors: Sequence[torch.Tensor], seed: int | None) -> Any:
+        """The visible results: one tensor, or a tuple."""
+        if self._apply is not None:
+            return self._apply(self._compute, seed, tensors)
+        results = self._compute(tensors, seed)
+        return results[0] if self._single else tuple(results[: self._visible])
+
+
+Known = dict[tuple[Any, ...], tuple[tuple[Callable[..., bool], Call], ...]]
+
+
+class Recent:
+    """The recent calls of an operation.
+
+    Attributes:
+        calls: for calls without and with gradients enabled: options -> (function that says whether tensors are of a kind,
+            call), the latest first.
+    """
+
+    def __init__(self) -> None:
+        self.calls: tuple[Known, Known] = ({}, {})
+
+    def add(self, tensors: Sequence[torch.Tensor], options: Sequence[Any], call: Call) -> None:
+        """Keep a call, unless it copies tensors, or too many sets of options are known already."""
+        key = tuple(options)
+        if _Guards is None or not call.quick:
+            return
+        calls = self.calls[torch.is_grad_enabled()]
+        try:
+            known = calls.get(key, ())
+        except TypeError:  # an option that has no hash
+            return
+        if not known and len(calls) >= KEPT_OPTIONS:
+            return
+        shapes, strides = ([list(size) for size in of] for of in ((t.shape for t in tensors), (t.stride() for t in tensors)))
+        guards = _Guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+        if guards.check(*tensors):  # not if a tensor is given twice
+            calls[key] = ((guards.check, call), *known[: KEPT_KINDS - 1])

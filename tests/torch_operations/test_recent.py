@@ -1,0 +1,166 @@
+"""A call like a recent one is recognised, and one that differs in anything that matters is not."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+import torch
+
+import ptxkit.torch as pt
+from ptxkit.torch import operations, recent
+from ptxkit.torch.plan import Plan
+from ptxkit.torch.table import OPERATIONS
+
+if recent._Guards is None:
+    pytest.skip("this torch has no TensorGuards", allow_module_level=True)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Calls that are recognised, in the emulator, whose tensors count as those of a GPU here."""
+    monkeypatch.setattr(operations, "is_on_gpu", lambda tensor: True)
+    for operation in OPERATIONS.values():
+        for calls in operation.recent.calls:
+            calls.clear()
+    prepared = operations.Operation.prepared
+    missed = []
+
+    def counted(self, *args):
+        missed.append(self.name)
+        return prepared(self, *args)
+
+    monkeypatch.setattr(operations.Operation, "prepared", counted)
+    return missed
+
+
+def rows(*shape, **options):
+    return torch.randn(*(shape or (3, 33)), **options)
+
+
+def test_the_same_kind_of_call_is_recognised(quick):
+    x, weight = rows(), rows(33)
+    for _ in range(3):
+        y = pt.rmsnorm(x, weight)
+        x = rows()
+    assert quick == ["rmsnorm"]
+    expected = torch.nn.functional.rms_norm(x, (33,), weight, 1e-6)
+    assert torch.allclose(pt.rmsnorm(x, weight), expected, atol=1e-5)
+    assert y.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: (rows(4, 33), {}),
+        lambda x: (x.half(), {}),
+        lambda x: (rows(33, 3).t(), {}),
+        lambda x: (x.clone().requires_grad_(), {}),
+        lambda x: (torch.nn.Parameter(x.clone()), {}),
+        lambda x: (x, {"eps": 0.5}),
+    ],
+    ids=["shape", "type", "strides", "gradient", "class", "option"],
+)
+def test_another_kind_is_not(quick, other):
+    x = rows()
+    pt.l2norm(x)
+    given, options = other(x)
+    if given.dtype == torch.float16:
+        with pytest.raises(operations.UsageError, match="float16"):
+            pt.l2norm(given)
+        return
+    found = pt.l2norm(given, **options)
+    assert quick == ["l2norm", "l2norm"]
+    norm = (given.square().sum(1, keepdim=True) + options.get("eps", 1e-12)).sqrt()
+    assert torch.allclose(found, given / norm, atol=1e-6)
+    assert found.requires_grad == given.requires_grad
+
+
+def test_gradients_that_are_switched_off_and_on(quick):
+    x = rows().requires_grad_()
+    with torch.no_grad():
+        for _ in range(2):
+            assert not pt.softmax(x).requires_grad
+    for _ in range(2):
+        y = pt.softmax(x)
+        assert y.requires_grad
+        (found,) = torch.autograd.grad(y.square().sum(), x)
+        (expected,) = torch.autograd.grad(x.softmax(1).square().sum(), x)
+        assert torch.allclose(found, expected, atol=1e-6)
+    assert quick == ["softmax", "softmax", "softmax_backward"]
+
+
+def test_what_observes_a_call_is_not_bypassed(quick):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    x = rows()
+    for _ in range(2):
+        pt.softmax(x)
+    with Mode():
+        pt.softmax(x)
+    assert any("ptxkit.softmax" in name for name in seen)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert pt.softmax(x.bfloat16()).dtype == torch.float32
+    with pytest.raises(NotImplementedError, match="vmap"):
+        torch.vmap(pt.softmax)(rows(2, 3, 33))
+
+
+def test_an_option_that_has_a_derivative_is_refused_after_an_equal_number(quick):
+    x = rows()
+    pt.l2norm(x, 1.0)
+    with pytest.raises(operations.UsageError, match="number without a derivative"):
+        pt.l2norm(x, torch.ones((), requires_grad=True))
+    with pytest.raises(operations.UsageError, match="must be float, not"):
+        pt.l2norm(x, [1.0, 2.0])
+
+
+def test_a_tensor_that_is_not_aligned_is_copied(quick, monkeypatch):
+    """The strides are those of a recent call; the address is compared at the launch."""
+    aligned = []
+    monkeypatch.setattr(Plan, "__call__", lambda self, tensors, values=(): aligned.append("copy") or [tensors[0]])
+    monkeypatch.setattr(Plan, "_fire", lambda self, *args: aligned.append("quick") or [args[0][0]])
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    plan = object.__new__(Plan)
+    plan._emulates, plan._index, plan._updates = False, 0, False
+    storage = torch.zeros(33)
+    plan.quick([storage[:32]], [])
+    plan.quick([storage[1:]], [])
+    assert aligned == ["quick", "copy"]
+
+
+def test_seeds_differ_between_recognised_calls(quick):
+    x = rows(2, 512)
+    first, second, again = (pt.softmax(x, 0.5, seed) for seed in (1, 2, 1))
+    assert quick == ["softmax"]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_only_so_many_calls_are_kept(quick):
+    x = rows(1, 16)
+    for cols in range(16, 16 + 2 * recent.KEPT_KINDS):
+        pt.softmax(rows(1, cols))
+    for eps in range(1, recent.KEPT_OPTIONS + 8):
+        pt.l2norm(x, eps / 256)
+    grad = torch.is_grad_enabled()
+    assert [len(known) for known in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
+    assert len(OPERATIONS["l2norm"].recent.calls[grad]) == recent.KEPT_OPTIONS
+
+
+def test_the_gradient_without_dropout_is_the_gradient_of_the_result(quick):
+    """No kernel is launched for it."""
+    x, bias, residual = (t.requires_grad_() for t in (rows(3, 32), rows(32), rows(3, 32)))
+    out = pt.bias_dropout_residual(x, bias, residual, p=0.0)
+    weights = rows(3, 32)
+    found = torch.autograd.grad((out * weights).sum(), (x, bias, residual))
+    expected = torch.autograd.grad(((x + bias + residual) * weights).sum(), (x, bias, residual))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    assert quick == ["bias_dropout_residual"]
