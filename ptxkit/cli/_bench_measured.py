@@ -75,9 +75,9 @@ class Setup:
             profile: profiler to run afterwards, ``"none"`` for none.
         """
         from ptxkit.bench.measure.profilers import profiled
-        from ptxkit.cli import _run_text
+        from ptxkit.cli._progress import progress
 
-        with self._changed, stdout_set_aside(), _run_text.progress() as say, kept.measuring():
+        with self._changed, stdout_set_aside(), progress() as say, kept.measuring():
             results = self.bench.run(plans, say, kept.done)
             if profile != "none":
                 profiled(results, profile, say, kept.done)

@@ -106,7 +106,8 @@ def shapes(
     from ptxkit.bench.report import shapes as report
     from ptxkit.bench.shapes.grid import grid
     from ptxkit.bench.shapes.planned import planned
-    from ptxkit.cli import _bench_text, _bench_verdict, _run_text
+    from ptxkit.cli import _bench_text, _bench_verdict
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.figures import check_drawable
     from ptxkit.runtime.device import device as open_device
@@ -130,7 +131,7 @@ def shapes(
     names = None if peer_names is None else peer_list(peer_names)
     setup = Setup(device, method, peers=names, seed=seed, counts=False, target=target, leave_out=True)
     count = sample or (SAMPLE if is_timed(device) else EMULATED_SAMPLE)
-    with stdout_set_aside(), _run_text.progress() as say:
+    with stdout_set_aside(), progress() as say:
         say("choosing variants")
         chosen = planned(every.sample(count, seed), device, target, every_variant=variants == "all")
     if not chosen.plans:

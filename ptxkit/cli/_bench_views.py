@@ -55,12 +55,13 @@ def documented_roofline(
     from ptxkit.bench.cases import parse_sizes, plans
     from ptxkit.bench.measure.benchmark import Benchmark
     from ptxkit.bench.report import documented_roofline as report
-    from ptxkit.cli import _bench_verdict, _run_text
+    from ptxkit.cli import _bench_verdict
+    from ptxkit.cli._progress import progress
     from ptxkit.runtime.device import emulating_device
 
     target, gpu = target_and_gpu(parse_arch(arch), gpu_name)
     wanted = () if sizes is None else parse_sizes(sizes)
-    with stdout_set_aside(), _run_text.progress() as say:
+    with stdout_set_aside(), progress() as say:
         chosen = plans(words, wanted, parse_pairs(options, "--option"), small=True)
         bench = Benchmark(emulating_device(), target=target, leave_out=not words)
         results = bench.run(chosen, say)
@@ -244,7 +245,8 @@ def precision(
     from ptxkit.bench.measure.method import Method
     from ptxkit.bench.measure.precision import compare_dtypes, dtypes_of, with_times
     from ptxkit.bench.report.precision import precision_csv, precision_json, precision_table
-    from ptxkit.cli import _bench_verdict, _run_text
+    from ptxkit.cli import _bench_verdict
+    from ptxkit.cli._progress import progress
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
 
@@ -256,7 +258,7 @@ def precision(
         raise UsageError(f"--sizes takes one size here, not {len(wanted)}; bench ladder compares sizes")
     chosen_values = [] if values is None else [word.strip() for word in values.split(",")]
     device = open_device(device_kind)
-    with stdout_set_aside(), _run_text.progress() as say:
+    with stdout_set_aside(), progress() as say:
         plan = plans([kernel], wanted, given, small=is_emulating(device))[0]
         described = type(plan.workload)
         base = plan.workload if wanted or is_emulating(device) else described.make((), given)

@@ -35,7 +35,7 @@ def show_timeline(
         UsageError, UnavailableError: see :func:`ptxkit.inspect.timeline.recorded`.
         FaultError: a launch has failed; everything up to there has been written and printed.
     """
-    from ptxkit.cli._run_text import progress
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.files import check_writable, write_text
     from ptxkit.inspect.subject import subjects

@@ -192,7 +192,7 @@ def run_file(
         limit: on the time of the launches.
     """
     from ptxkit.cli import _run_file_text as texts
-    from ptxkit.cli._run_text import progress
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._text import print_json
     from ptxkit.source_run.entries import compile_file
     from ptxkit.source_run.run import plan_json, run_call

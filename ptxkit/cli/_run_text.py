@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.results.results import BASELINE
@@ -19,33 +16,6 @@ if TYPE_CHECKING:
     from ptxkit.workload.choice import Choice
 
 Cells = list[str]
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows progress on one line of stderr where that is a terminal; the line is cleared at the end."""
-    shown = sys.stderr.isatty()
-    last = 0  # columns of the current text; it is overwritten with blanks, which works on every terminal
-
-    def write(text: str) -> None:
-        nonlocal last
-        try:
-            sys.stderr.write(f"\r{text:<{last}}{chr(8) * max(0, last - len(text))}")
-            sys.stderr.flush()
-        except OSError:
-            return
-        last = len(text)
-
-    def say(what: str) -> None:
-        if shown:
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0 where the terminal's width is unknown
-            write(f"{what} ..."[: columns - 1])  # a line that wraps could not be cleared
-
-    try:
-        yield say
-    finally:
-        if shown:
-            write("")
 
 
 def report_text(results: Results, choice: Choice | None = None) -> str:

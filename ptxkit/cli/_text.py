@@ -67,7 +67,10 @@ def explain(error: PtxkitError) -> str:
 
 def to_stderr(message: str, **style: Any) -> None:
     """One message on stderr; it is dropped where stderr cannot be written."""
+    from ptxkit.cli._progress import erase
+
     color = False if colourless() else None
+    erase()
     try:
         click.secho(message, err=True, color=color, **style)
     except OSError:

@@ -262,8 +262,9 @@ def verify(result: str, peer_names: str | None, time_budget: float | None, json_
     """
     from ptxkit.bench.measure import rerun
     from ptxkit.bench.results import files
-    from ptxkit.cli import _bench_text, _bench_verdict, _run_text
+    from ptxkit.cli import _bench_text, _bench_verdict
     from ptxkit.cli._bench_kept import Kept
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.runtime.device import device as open_device
 
@@ -272,7 +273,7 @@ def verify(result: str, peer_names: str | None, time_budget: float | None, json_
         raise UsageError(f"{result} has no cases; there is nothing to run again")
     wanted = rerun.peers_of(before, None if peer_names is None else peer_list(peer_names))
     kept = Kept(json_file)
-    with stdout_set_aside(), _run_text.progress() as say, kept.measuring():
+    with stdout_set_aside(), progress() as say, kept.measuring():
         rerun.again(before, open_device("auto"), time_budget, wanted, say, kept.done)
     after = kept.results
     if json_file == "-":

@@ -161,7 +161,7 @@ def command(
     a template is named with its arguments, 'k.cu:saxpy<256>'. Settings for this subject may follow:
     'saxpy:scalar@sm_80,THREADS=128', 'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
     """
-    from ptxkit.cli._run_text import progress
+    from ptxkit.cli._progress import progress
     from ptxkit.files import check_writable
     from ptxkit.inspect.subject import Settings
     from ptxkit.inspect.subject import subjects as found_subjects
@@ -300,7 +300,7 @@ def compare(
 ) -> None:
     """Print the difference of two subjects, each of which must be one kernel."""
     from ptxkit.cli import _inspect_text as texts
-    from ptxkit.cli._run_text import progress
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._text import print_json
     from ptxkit.inspect import report
     from ptxkit.inspect.compare import diff

@@ -188,6 +188,7 @@ class Described(Request):
         """
         from ptxkit.bench.measure.run import Run
         from ptxkit.cli import _run_text
+        from ptxkit.cli._progress import progress
         from ptxkit.cli._text import print_json
         from ptxkit.runtime.device import is_emulating
 
@@ -229,7 +230,7 @@ class Described(Request):
             else:
                 click.echo(_run_text.plan_text(plan))
             return 0
-        with changed, stdout_set_aside(), _run_text.progress() as say:
+        with changed, stdout_set_aside(), progress() as say:
             choice = measured.choice()
             report = measured.run(say)
         show(report, self.as_json, printed, choice)

@@ -60,8 +60,8 @@ def command(folders: tuple[str, ...], **given: Any) -> int:
     """
     import os
 
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._run_file import FileOptions, compile_options
-    from ptxkit.cli._run_text import progress
     from ptxkit.cli._signals import Stop
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.files import check_writable, write_json

@@ -225,7 +225,7 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
 
 def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], stop: Stop) -> Outcome:
     """Run the sweep; the outcome is partial if it was stopped."""
-    from ptxkit.cli._run_text import progress
+    from ptxkit.cli._progress import progress
     from ptxkit.sweep.report import Outcome
 
     begin = time.perf_counter()

@@ -10,15 +10,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import difference, identity
-from ptxkit.cluster.tasks import WorkerFailed, WorkerUnfit, describe
+from ptxkit.cluster.tasks import describe
 from ptxkit.errors import FaultError, UnavailableError
 
 CPU, GPU = "CPU", "GPU"  # resources of workers
@@ -28,6 +29,8 @@ HUNG_S = 30.0  # without a sign of life after which a worker counts as hung
 LOST_S = 30.0  # without a scheduler after which a sweep stops
 NOBODY_S = 60.0  # without a worker after which a sweep stops; a worker that is started again needs a few seconds
 RESULT_S = 20.0  # to get a result from a worker
+REST_S = 20.0  # for which a GPU that throttles is not used
+RESTS = 6  # after which it is not used any more
 
 
 @dataclass(eq=False)
@@ -37,7 +40,8 @@ class Job:
     Attributes:
         what: names it in messages.
         resource: :data:`CPU` or :data:`GPU`. function, arguments: what is executed; ``arguments`` is called when it is placed.
-        prefers: address of the worker that should execute it, or "".
+        prefers: address of the worker that should execute it, or "". only: of the one that must, or ""; the future raises
+            FaultError if that one is lost or not used any more.
         future: of its result. where: address of the worker that executed it.
         ended: the workers that ended while they executed it.
     """
@@ -47,6 +51,7 @@ class Job:
     function: Callable[..., Any]
     arguments: Callable[[], tuple[Any, ...]]
     prefers: str = ""
+    only: str = ""
     future: Future[Any] = field(default_factory=Future)
     where: str = ""
     ended: list[str] = field(default_factory=list)
@@ -58,24 +63,38 @@ class Seat:
 
     Attributes:
         address, name, host: of the worker. slots: resource -> how many jobs it executes at a time.
-        running: its jobs, with their tasks in Dask. done: number of jobs that it has executed.
-        last_seen: the scheduler's time of its last sign of life, and seen_at: our clock when that changed.
+        running: its jobs, with their tasks in Dask. done: number of jobs that it has executed, by resource.
+        rests: how often its GPU throttled, and rests_until: our clock until which it gets no job for the GPU.
+        state: of its GPU in words, or "".
     """
 
     address: str
     name: str
     host: str
-    slots: Mapping[str, int]
+    slots: dict[str, int]
     described: Mapping[str, Any]
     running: dict[Job, Any] = field(default_factory=dict)
-    done: int = 0
+    done: Counter[str] = field(default_factory=Counter)
+    rests: int = 0
+    rests_until: float = 0.0
+    state: str = ""
 
     def free(self, resource: str) -> int:
         """How many more jobs it can execute."""
+        if resource == GPU and self.rests_until > time.monotonic():
+            return 0
         return self.slots.get(resource, 0) - sum(job.resource == resource for job in self.running)
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"
+
+    def line(self) -> str:
+        """What it has done and is doing, for a line of progress."""
+        busy = Counter(job.what for job in list(self.running))
+        doing = ", ".join(f"{what} {count}" if count > 1 else what for what, count in sorted(busy.items()))
+        if self.slots.get(GPU) and self.rests_until > time.monotonic():
+            doing = f"rests because its GPU throttles{', ' if doing else ''}{doing}"
+        return f"{self}: {self.done[GPU] or self.done[CPU]} done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
 
 
 @dataclass
@@ -95,7 +114,7 @@ class Dispatcher:
 
     Args:
         client: of Dask. address: of the scheduler, for messages.
-        kernel: whose description must be equal on every worker, see :func:`ptxkit.cluster.identity.identity`.
+        kernels: whose descriptions must be equal on every worker, see :func:`ptxkit.cluster.identity.identity`.
         say: called with a line about a worker that is refused or lost; from a thread.
         gpu_model: only workers with this GPU get jobs for :data:`GPU`.
     """
@@ -104,17 +123,18 @@ class Dispatcher:
         self,
         client: Any,
         address: str,
-        kernel: str | None,
+        kernels: Sequence[str],
         say: Callable[[str], None],
         gpu_model: str | None = None,
     ) -> None:
-        self.client, self.address, self.kernel, self.say, self.gpu_model = client, address, kernel, say, gpu_model
-        self.mine = identity(kernel)
+        self.client, self.address, self.kernels, self.say, self.gpu_model = client, address, tuple(kernels), say, gpu_model
+        self.mine = identity(*self.kernels)
         self.seats: dict[str, Seat] = {}
         self.refused: dict[str, str] = {}  # address -> why a worker is not used
         self._lives: dict[str, _Life] = {}
         self._asked: set[str] = set()  # addresses of workers that are being described
         self._waiting: dict[str, deque[Job]] = {CPU: deque(), GPU: deque()}
+        self._pinned: list[Job] = []  # jobs that one worker must execute
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._listing: Future[Any] | None = None  # the list of workers that the scheduler was asked for
         self._over = False
@@ -144,6 +164,10 @@ class Dispatcher:
             raise self._failed
         if not self.seats:
             raise self._nobody()
+
+    def stop_measuring(self, address: str, why: str) -> None:
+        """Give a worker no more jobs for its GPU."""
+        self._events.put((self._stop_measuring, (address, why)))
 
     def slots(self, resource: str) -> int:
         """How many jobs all workers execute at a time."""
@@ -189,7 +213,7 @@ class Dispatcher:
         running = [(job, task) for seat in self.seats.values() for job, task in seat.running.items()]
         if self.client.status == "running":
             self._cancel([task for _, task in running])
-        for job in [*(job for job, _ in running), *self._waiting[CPU], *self._waiting[GPU]]:
+        for job in [*(job for job, _ in running), *self._waiting[CPU], *self._waiting[GPU], *self._pinned]:
             if self._failed is None:
                 job.future.cancel()
             elif not job.future.done():
@@ -201,8 +225,14 @@ class Dispatcher:
         if tasks:
             self._gatherer.submit(self.client.cancel, tasks, force=True)
 
-    def _accept(self, job: Job) -> None:
-        self._waiting[job.resource].append(job)
+    def _accept(self, job: Job, *, first: bool = False) -> None:
+        """Let a job wait for a worker, behind the others unless it is to be the ``first``."""
+        if job.only:
+            self._pinned.append(job)
+        elif first:
+            self._waiting[job.resource].appendleft(job)
+        else:
+            self._waiting[job.resource].append(job)
 
     def _look(self) -> None:
         """Compare the scheduler's list of workers with ours."""
@@ -251,7 +281,7 @@ class Dispatcher:
     def _describe(self, address: str, info: Mapping[str, Any]) -> None:
         """In another thread, since the worker may hang."""
         try:
-            found = self.client.run(describe, self.kernel, workers=[address], on_error="return").get(address)
+            found = self.client.run(describe, *self.kernels, workers=[address], on_error="return").get(address)
         except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl: it has ended
             found = error
         self._events.put((self._welcome, (address, info, found)))
@@ -289,7 +319,7 @@ class Dispatcher:
     def _blame(self, job: Job, whom: str) -> None:
         job.ended.append(whom)
         if len(job.ended) < DEATHS:
-            self._waiting[job.resource].appendleft(job)
+            self._accept(job, first=True)
         elif not job.future.done():
             workers = " and ".join(job.ended)
             job.future.set_exception(FaultError(f"quarantined: the workers {workers} ended while they executed it"))
@@ -313,27 +343,62 @@ class Dispatcher:
         task.release()
         kind = type(error).__name__
         if error is None:
-            seat.done += 1
+            seat.done[job.resource] += 1
             job.where = seat.address
             if not job.future.done():
                 job.future.set_result(result)
         elif isinstance(error, WorkerUnfit):
-            self.seats.pop(seat.address, None)
-            self._refuse(seat.address, f"the worker {seat} is not used any more: {error}")
-            self._waiting[job.resource].appendleft(job)
-            self._cancel(list(seat.running.values()))
-            for other in seat.running:
-                self._waiting[other.resource].appendleft(other)
-            seat.running.clear()
+            self._accept(job, first=True)
+            self._retire(seat, f"the worker {seat} is not used any more: {error}")
+        elif isinstance(error, WorkerThrottled):
+            self._accept(job, first=True)
+            self._rest(seat, str(error))
         elif isinstance(error, WorkerFailed) or kind == "KilledWorker":
             self._blame(job, str(seat))
         elif kind in ("CancelledError", "FutureCancelledError", "TimeoutError", "CommClosedError"):
-            self._waiting[job.resource].appendleft(job)  # the connection was lost with the result
+            self._accept(job, first=True)  # the connection was lost with the result
         elif not job.future.done():
             job.future.set_exception(error)
 
+    def _retire(self, seat: Seat, why: str) -> None:
+        """Do not use a worker any more; its jobs are placed on others."""
+        self.seats.pop(seat.address, None)
+        self._refuse(seat.address, why)
+        self._cancel(list(seat.running.values()))
+        for other in seat.running:
+            self._accept(other, first=True)
+        seat.running.clear()
+
+    def _rest(self, seat: Seat, why: str) -> None:
+        """Give a GPU that throttles no job for a while; after several times, none any more."""
+        seat.rests += 1
+        if seat.rests > RESTS:
+            self._retire(seat, f"the worker {seat} is not used any more: {why}, {seat.rests} times")
+            return
+        seat.rests_until = time.monotonic() + REST_S
+        self.say(f"the worker {seat} measures nothing for {REST_S:g} s: {why}")
+
+    def _stop_measuring(self, address: str, why: str) -> None:
+        seat = self.seats.get(address)
+        if seat is not None and seat.slots.get(GPU):
+            seat.slots[GPU] = 0
+            self.say(f"the worker {seat} only compiles from now on: {why}")
+
+    def _place_pinned(self) -> None:
+        """Give jobs that one worker must execute to it, or an error where it is lost."""
+        for job in list(self._pinned):
+            seat = self.seats.get(job.only)
+            if seat is not None and seat.slots.get(job.resource) and seat.free(job.resource) <= 0:
+                continue
+            self._pinned.remove(job)
+            if seat is not None and seat.slots.get(job.resource):
+                self._start(seat, job)
+            elif not job.future.done():
+                job.future.set_exception(FaultError("its worker is not there any more"))
+
     def _place(self) -> None:
         """Give jobs to the workers that are free."""
+        self._place_pinned()
         for resource in (GPU, CPU):
             waiting = self._waiting[resource]
             suspects = [job for job in waiting if job.ended]

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import refused
@@ -25,7 +25,7 @@ class ClusterGpu:
 
     Attributes:
         uuid, driver: see :class:`ptxkit.runtime.abilities.GpuFacts`.
-        built_for: name of the target. times, emulates: as a GPU.
+        built_for: name of the target. times, emulates, counts, kind, lacks, lost: as a GPU.
     """
 
     name: str
@@ -37,6 +37,10 @@ class ClusterGpu:
     memory_bytes: int
     times: bool = True
     emulates: bool = False
+    kind: ClassVar[str] = "gpu"
+    counts: ClassVar[bool] = False
+    lost: ClassVar[None] = None
+    lacks: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def target(self) -> Target:

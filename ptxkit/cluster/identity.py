@@ -6,7 +6,7 @@ import ast
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -18,19 +18,19 @@ DEVICE_CODE = (".cu", ".cuh", ".h", ".ptx")
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"\n]+)"', re.MULTILINE)
 
 
-def identity(kernel: str | None = None) -> dict[str, str]:
+def identity(*kernels: str) -> dict[str, str]:
     """What this process would compile and measure with.
 
     Args:
-        kernel: a name or the absolute path of a description; None leaves ``description`` out.
+        kernels: names or absolute paths of descriptions; without any, ``description`` is left out.
 
     Returns:
         ``ptxkit``: version, and hash of the package's files; ``nvrtc`` and ``python``: versions; ``description``: hash of the
-        files of the description, or why it cannot be read.
+        files of the descriptions, or why one cannot be read.
     """
     found = {"ptxkit": _package(), "nvrtc": _nvrtc(), "python": ".".join(platform.python_version_tuple()[:2])}
-    if kernel is not None:
-        found["description"] = _description(kernel)
+    if kernels:
+        found["description"] = _description(kernels)
     return found
 
 
@@ -77,10 +77,10 @@ def _nvrtc() -> str:
         return f"({error})"
 
 
-def _description(kernel: str) -> str:
-    """Hash of a description, of its device code, and of the modules and headers beside them, or why it cannot be read."""
+def _description(kernels: Sequence[str]) -> str:
+    """Hash of descriptions, of their device code, and of the modules and headers beside them, or why one cannot be read."""
     try:
-        waiting = [_described(kernel)]
+        waiting = [_described(kernel) for kernel in kernels]
         files: dict[Path, bytes] = {}
         while waiting:
             path = waiting.pop()

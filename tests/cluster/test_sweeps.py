@@ -162,7 +162,7 @@ def test_a_lost_scheduler_stops_the_sweep_which_goes_on_elsewhere(problem, tmp_p
 
 
 def test_a_worker_that_differs_is_refused_by_name(problem, tmp_path, said, monkeypatch):
-    monkeypatch.setattr(dispatch, "identity", lambda kernel: {**tasks.identity(kernel), "nvrtc": "1.0"})
+    monkeypatch.setattr(dispatch, "identity", lambda *kernels: {**tasks.identity(*kernels), "nvrtc": "1.0"})
     with (
         connected("local", None, False, 1) as cluster,
         pytest.raises(UnavailableError, match=r"the worker emulator0 on .* is not used: nvrtc .* there, 1\.0 here"),
