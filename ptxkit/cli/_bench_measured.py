@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.cli._cluster import tell
 from ptxkit.cli._kernel import refuse_absent
 from ptxkit.cli._options import emulator_changes, emulator_settings
 from ptxkit.cli._output import stdout_set_aside
@@ -13,8 +14,11 @@ from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
+    from ptxkit.bench.measure.benchmark import Benchmark
     from ptxkit.bench.measure.method import Method
     from ptxkit.cli._bench_kept import Kept
+    from ptxkit.cluster.cases import ClusterBenchmark
+    from ptxkit.cluster.connection import Connection
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
 
@@ -27,6 +31,8 @@ class Setup:
         method: parameters of the measurement. peers: names; None for all that are here.
         seed, tile, counts, target, leave_out: see :class:`~ptxkit.bench.measure.benchmark.Benchmark`.
         max_instructions: limit of a launch in the emulator, or None.
+        cluster: measure on its workers; ``device`` stands for theirs, and peers are those that they have.
+        limit_s: for one case on a cluster; None for the default.
 
     Raises:
         UsageError: an unknown peer, also in the emulator. UnavailableError: a peer that was named cannot be used here.
@@ -44,6 +50,8 @@ class Setup:
         target: Target | None = None,
         leave_out: bool = False,
         max_instructions: int | None = None,
+        cluster: Connection | None = None,
+        limit_s: float | None = None,
     ) -> None:
         from ptxkit.bench.measure.benchmark import Benchmark
         from ptxkit.bench.peers import peers as find_peers
@@ -51,10 +59,10 @@ class Setup:
 
         with stdout_set_aside():
             found, absent = find_peers(peers)
-        if not is_timed(device):
+        if not is_timed(device) or cluster is not None:
             found, absent = [], []
         refuse_absent(peers, absent)
-        self.bench = Benchmark(
+        bench = Benchmark(
             device,
             found,
             dict(absent),
@@ -66,7 +74,13 @@ class Setup:
             target,
             leave_out=leave_out,
         )
-        self._changed = emulator_settings(device, emulator_changes({"max_instructions": max_instructions}))
+        changes = emulator_changes({"max_instructions": max_instructions})
+        self._changed = emulator_settings(device, changes)
+        self.bench: Benchmark | ClusterBenchmark = bench
+        if cluster is not None:
+            from ptxkit.cluster.cases import ClusterBenchmark, order_of
+
+            self.bench = ClusterBenchmark(cluster, bench, order_of(bench, limit_s, peers, changes), tell)
 
     def measured(self, plans: Sequence[Plan], kept: Kept, profile: str = "none") -> Kept:
         """Measure the cases, showing progress; an interrupt keeps those that are measured by then.

@@ -8,10 +8,18 @@ import click
 
 from ptxkit.cli._bench_kept import Kept
 from ptxkit.cli._bench_measured import Setup
-from ptxkit.cli._bench_options import SECONDS, format_option, iterations_option, peers_option, results_option
+from ptxkit.cli._bench_options import (
+    SECONDS,
+    format_option,
+    iterations_option,
+    limit_option,
+    peers_option,
+    results_option,
+)
+from ptxkit.cli._cluster import CLUSTER, device_of, joined
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import peer_list
-from ptxkit.cli._options import WholeNumber, arch_option, device_option, parse_arch
+from ptxkit.cli._options import WholeNumber, arch_option, device_option, on_cluster, parse_arch
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UnavailableError, UsageError
 
@@ -21,6 +29,7 @@ BUDGET_S = 1.0  # of sampling; compiling and two verifications take longer than 
 HEADINGS = {
     "Cases": ("--sample", "--seed", "--family", "--list"),
     "Measurement": ("--device", "--arch", "--variants", "--peers", "--iterations", "--time-budget"),
+    "Cluster": (*CLUSTER, "--timeout"),
     "Output": ("--format", "--json", "--output"),
 }
 
@@ -50,6 +59,8 @@ HEADINGS = {
 @click.option("--list", "as_list", is_flag=True, help="Show the cases, and what kernels refuse, without measuring.")
 @device_option
 @arch_option
+@on_cluster
+@limit_option
 @click.option(
     "--variants",
     type=click.Choice(["chosen", "all"]),
@@ -82,6 +93,10 @@ def shapes(
     as_list: bool,
     device_kind: str,
     arch: str | None,
+    cluster: str | None,
+    tls: str | None,
+    insecure: bool,
+    timeout: float | None,
     variants: str,
     peer_names: str | None,
     iterations: int | None,
@@ -110,18 +125,19 @@ def shapes(
     from ptxkit.cli._progress import progress
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.figures import check_drawable
-    from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_timed
 
     target = parse_arch(arch)
+    if as_list:
+        for option, value in {"--json": json_file, "--output": output, "--cluster": cluster}.items():
+            if value is not None:
+                raise UsageError(f"{option} is for results; leave it out with --list")
     with stdout_set_aside():
         every = grid(seed).of_families(families)
     if as_list:
-        for option, value in {"--json": json_file, "--output": output}.items():
-            if value is not None:
-                raise UsageError(f"{option} is for results; leave it out with --list")
         return _listed(every if sample is None else every.of_shapes(every.sample(sample, seed)), kind)
-    device = open_device(device_kind)
+    workers = joined(cluster, tls, insecure, timeout)
+    device = device_of(device_kind, workers)
     if output is not None:
         if not is_timed(device):
             raise UnavailableError(f"--output draws times; {device.name} has none")
@@ -129,7 +145,17 @@ def shapes(
     kept = Kept(json_file)
     method = Method(budget_s=time_budget, iterations=iterations, modes=("cold",), percentiles=False)
     names = None if peer_names is None else peer_list(peer_names)
-    setup = Setup(device, method, peers=names, seed=seed, counts=False, target=target, leave_out=True)
+    setup = Setup(
+        device,
+        method,
+        peers=names,
+        seed=seed,
+        counts=False,
+        target=target,
+        leave_out=True,
+        cluster=workers,
+        limit_s=timeout,
+    )
     count = sample or (SAMPLE if is_timed(device) else EMULATED_SAMPLE)
     with stdout_set_aside(), progress() as say:
         say("choosing variants")

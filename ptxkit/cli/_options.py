@@ -101,6 +101,19 @@ _CLUSTER_OPTIONS = (
 )
 
 
+cluster_option = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Compile and measure on the workers of the Dask scheduler at ADDRESS, such as tls://node1:8786; local: on worker "
+    "processes of this machine, in the emulator; local-gpus: on all GPUs of this machine.",
+)
+
+
+def on_cluster(command: Command) -> Command:
+    """``--cluster`` with :func:`cluster_options`; see :mod:`ptxkit.cli._cluster`."""
+    return cluster_option(cluster_options(command))
+
+
 def cluster_options(command: Command) -> Command:
     """``--tls`` and ``--insecure``, see :func:`ptxkit.cluster.security.endpoint`."""
     for option in reversed(_CLUSTER_OPTIONS):

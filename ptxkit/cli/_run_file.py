@@ -66,6 +66,11 @@ class FileOptions:
         """Raise UsageError if one of these options is given for a kernel that has a description."""
         for field in fields(self):
             if getattr(self, field.name) != field.default:
+                if field.name == "cluster":
+                    raise UsageError(
+                        "--cluster is a size for source files, such as ./k.cu, or with --seeds COUNT an address; "
+                        "to measure on the workers of a cluster: ptxkit bench run --cluster ADDRESS"
+                    )
                 raise UsageError(
                     f"{FLAGS[field.name]} is for source files, such as ./k.cu; the description of {kernel} gives its launches"
                 )
@@ -98,7 +103,12 @@ _OPTIONS = (
     ),
     click.option("--grid", metavar="X[,Y[,Z]]", help="Launch this many CTAs of a source file's kernel."),
     click.option("--block", metavar="X[,Y[,Z]]", help="Launch CTAs of this many threads."),
-    click.option("--cluster", metavar="X[,Y[,Z]]", help="Launch clusters of this many CTAs."),
+    click.option(
+        "--cluster",
+        metavar="X[,Y[,Z]]|ADDRESS",
+        help="Launch clusters of this many CTAs. With --seeds instead: verify on the workers of the Dask scheduler at ADDRESS, "
+        "or local or local-gpus, as `ptxkit bench run --cluster`.",
+    ),
     click.option(
         "--shared",
         type=WholeNumber(min=0),
@@ -160,9 +170,10 @@ def names_source_file(words: str) -> bool:
     return split_entry(words)[0] is not None
 
 
-def refuse_described(given: Mapping[str, tuple[str, ...]]) -> None:
+def refuse_described(given: Mapping[str, object]) -> None:
     """Raise UsageError for an option that applies only to kernels with a description."""
     instead = {"--tile": "--define or --instantiate", "--option": "--define", "--variant": "FILE:ENTRY"}
+    instead["--seeds"] = "--expect and --seed"
     for option, values in given.items():
         if values:
             raise UsageError(f"{option} is for kernels with a description; a source file takes {instead[option]}")

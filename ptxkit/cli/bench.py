@@ -13,12 +13,14 @@ from ptxkit.cli._bench_options import (
     budget_option,
     format_option,
     iterations_option,
+    limit_option,
     peers_option,
     results_option,
     sizes_option,
 )
 from ptxkit.cli._bench_shapes import shapes
 from ptxkit.cli._bench_views import ladder, precision
+from ptxkit.cli._cluster import CLUSTER, device_of, joined
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list
@@ -28,6 +30,7 @@ from ptxkit.cli._options import (
     group_option,
     kernel_option,
     max_instructions_option,
+    on_cluster,
     parse_arch,
     parse_pairs,
     seed_option,
@@ -81,6 +84,7 @@ RUN_HEADINGS = {
     "Kernels": ("--group", "--sizes", "--option", "--tile", "--seed"),
     "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget", "--profile"),
     "Counts in the emulator": ("--no-counts", "--max-instructions"),
+    "Cluster": (*CLUSTER, "--timeout"),
     "Output": ("--format", "--json"),
     "Expectations": ("--check", "--update-expectations"),
 }
@@ -100,6 +104,8 @@ RUN_HEADINGS = {
 @seed_option
 @device_option
 @arch_option
+@on_cluster
+@limit_option
 @click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
 @max_instructions_option
 @format_option
@@ -128,6 +134,10 @@ def run(
     seed: int,
     device_kind: str,
     arch: str | None,
+    cluster: str | None,
+    tls: str | None,
+    insecure: bool,
+    timeout: float | None,
     no_counts: bool,
     max_instructions: int | None,
     kind: Any,
@@ -158,7 +168,6 @@ def run(
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._bench_measured import Setup
     from ptxkit.cli._text import print_json
-    from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
     from ptxkit.runtime.registry import AUTO
     from ptxkit.workload import registry
@@ -168,7 +177,12 @@ def run(
     names = None if peer_names is None else peer_list(peer_names)
     target = parse_arch(arch)
     kept = Kept(json_file)
-    device = open_device(device_kind)
+    workers = joined(cluster, tls, insecure, timeout)
+    device = device_of(device_kind, workers)
+    if workers is not None and profile != "none":
+        raise UsageError("--profile runs on this machine only; leave it out with --cluster")
+    if workers is not None and update_expectations and is_timed(device):
+        raise UsageError("--update-expectations records the times of one GPU; leave it out with --cluster")
     if profile != "none":
         require_gpu(device, "--profile", chosen=device_kind != AUTO)
         find(profile)  # a missing profiler is reported now rather than after minutes of measuring
@@ -194,6 +208,8 @@ def run(
         target=target,
         leave_out=not kernels,
         max_instructions=max_instructions,
+        cluster=workers,
+        limit_s=timeout,
     )
     notes = [] if is_timed(device) else _without_times(iterations=iterations, peers=names)
     kept = setup.measured(chosen, kept, profile)

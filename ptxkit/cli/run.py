@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ptxkit.cli._cluster import connection, device_of
 from ptxkit.cli._early_exit import leave
 from ptxkit.cli._help import EMULATOR_CHECKS, SOURCE_FILE_HEADINGS, HeadedCommand
 from ptxkit.cli._kernel import find_kernel, kernel_argument
@@ -18,6 +19,7 @@ from ptxkit.cli._options import (
     Seconds,
     WholeNumber,
     arch_option,
+    cluster_options,
     device_option,
     emulator_changes,
     emulator_options,
@@ -38,6 +40,7 @@ from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
+    from ptxkit.cluster.connection import Connection
     from ptxkit.workload.choice import Choice
     from ptxkit.workload.workload import Workload
 
@@ -48,8 +51,9 @@ SET_TOLERANCE = (
 
 
 HEADINGS = {
-    "Kernel": ("--group", "--variant", "--tile", "--option", "--seed"),
+    "Kernel": ("--group", "--variant", "--tile", "--option", "--seed", "--seeds"),
     "Device": ("--device", "--arch"),
+    "Cluster, with --seeds": ("--tls", "--insecure"),
     "Checks in the emulator": EMULATOR_CHECKS,
     "Tuning": ("--tune", "--candidates"),
     "Limits": ("--timeout", "--max-instructions"),
@@ -72,6 +76,13 @@ HEADINGS = {
 @device_option
 @arch_option
 @seed_option
+@click.option(
+    "--seeds",
+    type=WholeNumber(1, 1_000_000),
+    metavar="COUNT",
+    help="Verify with the inputs of this many seeds, from that of --seed on, and measure nothing.",
+)
+@cluster_options
 @tile_option
 @kernel_option
 @emulator_options
@@ -101,6 +112,9 @@ def command(
     device_kind: str,
     arch: str | None,
     seed: int,
+    seeds: int | None,
+    tls: str | None,
+    insecure: bool,
     tiles: tuple[str, ...],
     options: tuple[str, ...],
     tune: bool,
@@ -120,11 +134,14 @@ def command(
     Without --variant, the last line names the variant that is expected to be the fastest, and why.
     SIZE: the kernel's sizes, all of them or none. ITERATIONS, after the sizes: the number of timed samples; without it,
     sampling ends after a short time budget.
+
+    With --seeds every variant is verified with many inputs; Ctrl-C ends that early and shows what is known.
     """
     if kernel is not None:
         refuse_options((kernel, *numbers))
     settings = emulator_changes(given)
-    of_source_file = FileOptions.of(given)
+    cluster = given.pop("cluster") if seeds is not None else None
+    of_source_file = FileOptions.of({"cluster": None, **given})
     target = parse_arch(arch)
 
     from ptxkit.bench.measure.time_limit import TimeLimit
@@ -133,12 +150,16 @@ def command(
 
     if candidates is not None and not tune:
         raise UsageError("--candidates is for --tune; add it")
+    if seeds is None and (tls, insecure) != (None, False):
+        raise UsageError("--tls and --insecure are for --seeds COUNT with --cluster ADDRESS")
+    if seeds is not None and (dry_run or tune):
+        raise UsageError(f"--seeds verifies only; leave out {'--dry-run' if dry_run else '--tune'}, or --seeds")
     if kernel is None and group is None:
         raise click.UsageError("missing argument 'KERNEL'", click.get_current_context())
     if kernel is not None and group is None and names_source_file(kernel):
         if tune:
             raise UsageError("--tune needs a description, which declares variants and tiles (ptxkit new --from)")
-        refuse_described({"--variant": variants, "--tile": tiles, "--option": options})
+        refuse_described({"--variant": variants, "--tile": tiles, "--option": options, "--seeds": seeds})
         device = open_device(device_kind)
         limit = TimeLimit(timeout, None if is_emulating(device) else partial(end_stuck, device.name))
         with emulator_settings(device, settings):
@@ -164,8 +185,11 @@ def command(
     with stdout_set_aside():
         several = group is not None or any(map(registry.is_pattern, words))
         names = registry.selected(words, group) if several else words
-    device = open_device(device_kind)
-    how = Described(device, target, variants, held_tile, held_options, seed, timeout, as_json, dry_run, settings)
+    workers = click.get_current_context().with_resource(connection(cluster, tls, insecure))
+    device = device_of(device_kind, workers)
+    how = Described(
+        device, target, variants, held_tile, held_options, seed, timeout, as_json, dry_run, settings, seeds, workers
+    )
     if tune:
         from ptxkit.cli._run_tune import run_tuned
         from ptxkit.sweep.tune import CANDIDATES
@@ -178,7 +202,14 @@ def command(
 
 @dataclass(frozen=True)
 class Described(Request):
-    """How a kernel with a description is run."""
+    """How a kernel with a description is run.
+
+    Attributes:
+        seeds: how many to verify with; None to run with one. cluster: to verify on, or None.
+    """
+
+    seeds: int | None = None
+    cluster: Connection | None = None
 
     def run(self, kernel: str, numbers: Sequence[str] = (), printed: Callable[[Any], None] | None = None) -> int:
         """Run the variants of a kernel, print the report and return the exit code.
@@ -222,6 +253,13 @@ class Described(Request):
             timeout_s=self.timeout_s,
             stuck=stuck,
         )
+        if self.seeds is not None:
+            from ptxkit.cli._run_seeds import run_seeds
+
+            if iterations is not None:
+                raise UsageError("ITERATIONS is the number of timed samples, and --seeds measures nothing; leave one out")
+            with changed:
+                return run_seeds(self, measured, printed)
         if self.dry_run:
             with stdout_set_aside():
                 plan = measured.launches()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ptxkit.cli._cluster import CLUSTER, connection, device_of, tell
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     Seconds,
     WholeNumber,
-    cluster_options,
     device_option,
     kernel_option,
+    on_cluster,
     parse_arch,
     parse_pairs,
     refuse_options,
@@ -56,7 +56,7 @@ HEADINGS = {
     "Kernel": ("--tile", "--option", "--seed"),
     "Search": ("--search", "--evaluations", "--t1", "--timeout", "--workers"),
     "Device": ("--device", "--arch"),
-    "Cluster": ("--cluster", "--tls", "--insecure"),
+    "Cluster": CLUSTER,
     "Journal": ("--journal", "--fresh"),
     "Output": ("--top", "--peers", "--json", "--t4", "--heatmap", "--axes"),
     "Result": ("--apply",),
@@ -95,13 +95,7 @@ HEADINGS = {
     "--arch", metavar="TARGET", help="Compile for this target instead of the device's own; only without a GPU."
 )
 @device_option
-@click.option(
-    "--cluster",
-    metavar="ADDRESS",
-    help="Compile and measure on the workers of the Dask scheduler at ADDRESS, such as tls://node1:8786; local: on worker "
-    "processes of this machine, in the emulator; local-gpus: on all GPUs of this machine.",
-)
-@cluster_options
+@on_cluster
 @click.option(
     "--workers",
     type=WholeNumber(1, 512),
@@ -158,7 +152,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     are then measured against each other. Without a GPU they are verified in the emulator and ranked by a model of what they
     execute. After an interruption the same command resumes the sweep, with or without --cluster.
     """
-    with _connected(given) as cluster:
+    with connection(given["cluster"], given["tls"], given["insecure"], given["workers"]) as cluster:
         return _tiles(kernel, numbers, given, cluster)
 
 
@@ -172,7 +166,7 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     from ptxkit.workload.ahead import is_slow, processes
     from ptxkit.workload.memory import check_memory
 
-    device = _device(given["device_kind"], cluster)
+    device = device_of(given["device_kind"], cluster)
     with stdout_set_aside():
         problem = _problem(kernel, numbers, given, device)
         check_memory(problem.workload, device)
@@ -249,45 +243,7 @@ def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], st
     return outcome
 
 
-@contextmanager
-def _connected(given: dict[str, Any]) -> Iterator[Connection | None]:
-    """The cluster of ``--cluster``, or None without it."""
-    from ptxkit.cli._text import to_stderr
-
-    if given["cluster"] is None:
-        if given["tls"] is not None or given["insecure"]:
-            raise UsageError("--tls and --insecure are for --cluster ADDRESS")
-        yield None
-        return
-    from ptxkit.cluster.connection import connected
-
-    with connected(given["cluster"], given["tls"], given["insecure"], given["workers"]) as cluster:
-        if cluster.dashboard:
-            to_stderr(f"dashboard: {cluster.dashboard}")
-        yield cluster
-
-
-def _device(kind: str, cluster: Connection | None) -> Device:
-    """The device of ``--device``: of this machine, or a GPU of the cluster's workers.
-
-    Raises:
-        UnavailableError: there is no such device.
-    """
-    from ptxkit.errors import UnavailableError
-    from ptxkit.runtime.device import device as open_device
-
-    if cluster is None:
-        return open_device(kind)
-    gpu = None if kind == "emulator" else cluster.gpu()
-    if gpu is not None:
-        return gpu  # type: ignore[return-value]  # it has what a sweep asks of a device that it does not launch on
-    if kind == "gpu":
-        raise UnavailableError(f"no worker of {cluster.address} has a GPU")
-    return open_device("emulator")
-
-
 def _executor(cluster: Connection, sweep: Sweep, device: Device) -> ClusterExecutor:
-    from ptxkit.cli._text import to_stderr
     from ptxkit.cluster.executor import ClusterExecutor
 
     return ClusterExecutor(
@@ -296,7 +252,7 @@ def _executor(cluster: Connection, sweep: Sweep, device: Device) -> ClusterExecu
         sweep.seed,
         sweep.timeout_s,
         timed=sweep.timed,
-        say=partial(to_stderr, fg="yellow"),
+        say=tell,
         gpu=device.name if sweep.timed else None,
     )
 

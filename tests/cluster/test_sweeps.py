@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("distributed", reason="clusters need Dask")
 pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
 
-from distributed import Future, utils
+from ptxkit_clusters import end_threads
 from ptxkit_processes import Command, run
 
 from ptxkit.cluster import connection, dispatch, start, tasks
@@ -32,19 +31,9 @@ THREADS = [32, 64, 128, 256, 512]
 
 @pytest.fixture(autouse=True)
 def no_thread_left():
-    """End the threads that Dask keeps: a command that is interrupted in this process by another test would end the process."""
+    """Leave nothing to the next test."""
     yield
-    utils._offload_executor.shutdown()
-    utils._offload_executor = type(utils._offload_executor)(1, thread_name_prefix="Dask-Offload")
-    if Future._cb_executor is not None:
-        Future._cb_executor.shutdown()
-        Future._cb_executor = None
-    for loop in list(utils.LoopRunner._all_loops):  # of a client whose scheduler was killed
-        loop.add_callback(loop.stop)
-    deadline = time.monotonic() + 10
-    while threading.active_count() > 1 and time.monotonic() < deadline:  # a thread that ends by itself
-        time.sleep(0.05)
-    assert [t.name for t in threading.enumerate() if not t.name.startswith("execnet")] == ["MainThread"]
+    end_threads()
 
 
 @pytest.fixture

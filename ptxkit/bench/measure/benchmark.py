@@ -70,6 +70,7 @@ class Benchmark:
         leave_out: kernels of which no variant can run here, because of a package or the target, become notes in the results'
             ``absent`` instead of failed cases: for runs of the whole catalogue.
         stuck: called with the results so far if a variant hangs in a call that only the end of the process ends; must end it.
+        known_roofs: the ceilings of the device, if they have been measured before.
     """
 
     device: Any
@@ -86,6 +87,7 @@ class Benchmark:
     timeout_s: float | None = None
     leave_out: bool = False
     stuck: Callable[[Results], None] = lambda results: None
+    known_roofs: Roofs | None = None
 
     def __post_init__(self) -> None:
         self._rows: list[Row] = []  # rows of the current case, without the candidates of a session
@@ -152,6 +154,7 @@ class Benchmark:
             method=asdict(self.method),
             cases=(),
             absent=dict(self.absent),
+            roofs=self.known_roofs,
         )
 
     # -- on a GPU ----------------------------------------------------------------------------------------------------

@@ -194,6 +194,8 @@ class CaseResult:
         ceiling: what bounds the minimum work; None where nothing was timed, or no peak rate of ``unit`` is known.
         executed_flops: ``Work.executed_flops``.
         chosen: the variant that ``ptxkit bench shapes`` chose before measuring; "" in results of other commands.
+        measured_on: on a cluster, the ``worker`` and its ``host``, and of its GPU ``uuid``, ``driver`` and, after the last
+            sample, ``sm_clock_mhz``, ``temperature_c`` and ``throttled``; empty for results of one machine.
     """
 
     kernel: str
@@ -212,6 +214,7 @@ class CaseResult:
     ceiling: Ceiling | None = None
     executed_flops: int | None = None
     chosen: str = ""
+    measured_on: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def executed(self) -> int:

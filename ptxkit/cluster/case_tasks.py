@@ -1,0 +1,269 @@
+"""What a worker executes for ``ptxkit bench run``, ``bench shapes`` and ``run --seeds``: a case, in a process of its own.
+
+One process of the worker measures on its GPU; as many as the worker has slots compile, or count and verify in the emulator.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.bench.cases import Plan, made_again
+from ptxkit.bench.measure.benchmark import Benchmark
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.time_limit import TimeLimit
+from ptxkit.bench.results.results import Results
+from ptxkit.cluster import held
+from ptxkit.cluster.child import Child
+from ptxkit.cluster.gpus import from_values
+from ptxkit.cluster.images import fetch_images
+from ptxkit.errors import PtxkitError
+from ptxkit.targets import Target
+from ptxkit.workload import registry
+from ptxkit.workload.build import compiled
+from ptxkit.workload.resolve import resolve, unavailable
+from ptxkit.workload.seeds import SeedRow, check_seed
+
+if TYPE_CHECKING:
+    from ptxkit.workload.workload import Workload
+
+
+@dataclass(frozen=True)
+class CaseOrder:
+    """What all cases of a command have in common.
+
+    Attributes:
+        ticket: see :func:`ptxkit.cluster.held.using`.
+        timed: measure on GPUs; else count in the emulator. gpu: the GPU that is compiled for, as values, or None.
+        peers: names of peers; None for all that the worker has.
+        method, seed, tile, counts, target, leave_out: see :class:`~ptxkit.bench.measure.benchmark.Benchmark`.
+        settings: those of the emulator that options change.
+        limit_s: for one case, after which its process is ended. variant_limit_s: for the launches of one variant, or None.
+    """
+
+    ticket: str
+    timed: bool
+    gpu: Mapping[str, Any] | None = None
+    peers: tuple[str, ...] | None = ()
+    method: Method = field(default_factory=Method)
+    seed: int = 0
+    tile: Mapping[str, Any] = field(default_factory=dict)
+    counts: bool = True
+    target: str | None = None
+    leave_out: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    limit_s: float | None = None
+    variant_limit_s: float | None = None
+
+    @property
+    def parsed_target(self) -> Target | None:
+        """The target to compile for; None for that of the device."""
+        return None if self.target is None else Target.parse(self.target)
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """A case as it travels: descriptions do not.
+
+    Attributes:
+        kernel: name, or absolute path of the description. sizes, options: of the workload.
+        variants, tiles, peers, chosen: see :class:`~ptxkit.bench.cases.Plan`.
+    """
+
+    kernel: str
+    sizes: Mapping[str, int]
+    options: Mapping[str, Any]
+    variants: tuple[str, ...] = ()
+    tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: tuple[str, ...] | None = None
+    chosen: str = ""
+
+    def workload(self) -> Workload:
+        """The workload, made from its description here."""
+        return made_again(registry.find(self.kernel), self.sizes, self.options)
+
+    def plan(self) -> Plan:
+        """The case as :class:`~ptxkit.bench.measure.benchmark.Benchmark` takes it."""
+        return Plan(self.workload(), self.variants, self.tiles, self.peers, self.chosen)
+
+
+# -- in the worker -------------------------------------------------------------------------------------------------------
+
+
+class CaseProcesses:
+    """The processes of a worker for one command."""
+
+    def __init__(self, order: CaseOrder) -> None:
+        self.order = order
+        self._gpu = Child(_Bencher, order, gpu=True)
+        self._every: list[Child] = [self._gpu]
+        self._idle: list[Child] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def child(self, *, gpu: bool) -> Iterator[Child]:
+        """A process that executes nothing else inside the ``with`` block: the one of the GPU, or one without a GPU."""
+        if gpu:
+            yield self._gpu
+            return
+        with self._lock:
+            child = self._idle.pop() if self._idle else Child(_Bencher, self.order, gpu=False)
+            if child not in self._every:
+                self._every.append(child)
+        try:
+            yield child
+        finally:
+            with self._lock:
+                self._idle.append(child)
+
+    def end(self) -> None:
+        """See :class:`~ptxkit.cluster.held.Processes`."""
+        for child in list(self._every):
+            child.end()
+
+
+def compile_case(order: CaseOrder, case: CaseSpec) -> tuple[str, ...]:
+    """Compile the variants of a case into the cache of this worker; returns the keys of their images."""
+    with held.using(order.ticket, lambda: CaseProcesses(order)) as processes, processes.child(gpu=False) as child:
+        keys: tuple[str, ...] = child.ask(_Bencher.compile, case, limit_s=order.limit_s)
+        return keys
+
+
+def measure_case(order: CaseOrder, case: CaseSpec, images: tuple[str, ...], source: str) -> Results:
+    """Measure or count one case.
+
+    Args:
+        images: keys of what was compiled for it, by the worker at the address ``source``.
+
+    Raises:
+        TimeLimitError: it was not done within the limit of the order.
+    """
+    return _in_child(order, images, source, _Bencher.measure, case)  # type: ignore[no-any-return]
+
+
+def check_case(
+    order: CaseOrder, case: CaseSpec, seed: int, images: tuple[str, ...], source: str
+) -> tuple[list[SeedRow], dict[str, Any]]:
+    """Verify one case with the inputs of a seed: a row for each variant, and what verified it."""
+    return _in_child(order, images, source, _Bencher.check, case, seed)  # type: ignore[no-any-return]
+
+
+def _in_child(order: CaseOrder, images: tuple[str, ...], source: str, function: Any, *arguments: Any) -> Any:
+    from distributed import get_worker
+
+    if source:
+        fetch_images(images, source)
+    where = {"worker": str(get_worker().name), "host": platform.node()}
+    with held.using(order.ticket, lambda: CaseProcesses(order)) as processes:
+        with processes.child(gpu=order.timed) as child:
+            found, lost = child.ask(function, *arguments, where, limit_s=order.limit_s)
+            if lost:  # the kernel has made the context of the process unusable
+                child.stop()
+        return found
+
+
+# -- in its processes ----------------------------------------------------------------------------------------------------
+
+
+class _Bencher:
+    """The state of a process: the device, and what measures on it.
+
+    Raises:
+        UnavailableError: there is no GPU, or a peer that was named cannot be used here.
+    """
+
+    def __init__(self, order: CaseOrder) -> None:
+        self.order = order
+        self._bench: Benchmark | None = None
+
+    def compile(self, case: CaseSpec) -> tuple[str, ...]:
+        """The keys of the images of a case; what cannot be compiled is reported by the measurement."""
+        assert self.order.gpu is not None
+        device: Any = from_values(self.order.gpu)
+        target = self.order.parsed_target
+        workload = case.workload().on(device.facts_for(target))
+        keys: list[str] = []
+        for name in case.variants or workload.variants():
+            variant = workload.variant(name)
+            tile = {**self.order.tile, **case.tiles.get(name, {})}
+            fixed = {key: value for key, value in tile.items() if key in variant.tile}
+            with suppress(PtxkitError):
+                if unavailable(variant, target or device.target, workload) is None:
+                    keys += [i.key for i in compiled(resolve(workload, variant, target, fixed, device=device)).images]
+        return tuple(dict.fromkeys(keys))
+
+    def measure(self, case: CaseSpec, where: Mapping[str, Any]) -> tuple[Results, bool]:
+        """The results of a case, and whether the device was lost."""
+        bench = self._benchmark()
+        with self._settings():
+            results = bench.run([case.plan()])
+        bench.known_roofs = results.roofs
+        about = {**where, **self._reading()}
+        cases = tuple(replace(one, measured_on=about) for one in results.cases)
+        return replace(results, cases=cases), bool(bench.device.lost)
+
+    def check(
+        self, case: CaseSpec, seed: int, where: Mapping[str, Any]
+    ) -> tuple[tuple[list[SeedRow], dict[str, Any]], bool]:
+        """The rows of a case with the inputs of a seed and what verified them, and whether the device was lost."""
+        device = self._benchmark().device
+        limit = TimeLimit(self.order.variant_limit_s)
+        with self._settings():
+            rows = check_seed(
+                case.workload(),
+                device,
+                seed,
+                variants=case.variants,
+                target=self.order.parsed_target,
+                tile=self.order.tile,
+                around=limit.around,
+            )
+        return (rows, {**where, **self._reading()}), bool(device.lost)
+
+    def _benchmark(self) -> Benchmark:
+        if self._bench is None:
+            from ptxkit.bench.peers import peers
+            from ptxkit.errors import UnavailableError
+            from ptxkit.runtime.device import device
+
+            order = self.order
+            opened = device("gpu" if order.timed else "emulator")
+            found, absent = peers(order.peers) if order.timed else ([], [])
+            if order.peers is not None and absent:
+                raise UnavailableError(f"the peer {absent[0][0]} cannot be used: {absent[0][1]}")
+            self._bench = Benchmark(
+                opened,
+                found,
+                dict(absent),
+                order.method,
+                order.seed,
+                dict(order.tile),
+                order.counts,
+                target=order.parsed_target,
+                leave_out=order.leave_out,
+            )
+        return self._bench
+
+    def _settings(self) -> Any:
+        from contextlib import nullcontext
+
+        return self._benchmark().device.settings(**self.order.settings) if self.order.settings else nullcontext()
+
+    def _reading(self) -> dict[str, Any]:
+        """The GPU and what its sensors read now; empty in the emulator."""
+        device = self._benchmark().device
+        if not self.order.timed or device.lost:
+            return {}
+        facts, now = device.facts(), device.sensors()
+        known = {
+            "uuid": facts.uuid,
+            "driver": facts.kernel_driver,
+            "sm_clock_mhz": now.sm_clock_mhz,
+            "temperature_c": now.temperature_c,
+            "throttled": list(now.throttled),
+        }
+        return {name: value for name, value in known.items() if value}
