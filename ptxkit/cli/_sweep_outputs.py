@@ -202,6 +202,8 @@ def _notes(outcome: Outcome, journal: Path) -> list[str]:
         notes.append(
             "Modelled from exact counts, not measured: the emulator has no times. Only the order may mean something."
         )
+    if outcome.agreement is not None:
+        notes.append(outcome.agreement.text)
     if outcome.best_peer:
         notes.append(f"Best peer: {outcome.best_peer[0]}, {outcome.best_peer[1]:.4g} us.")
     if outcome.timed:

@@ -236,6 +236,7 @@ def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], st
         sweep.measured,
         spent=sweep.spent,
         mixes=sweep.mixes,
+        agreement=sweep.agreement,
     )
     if sweep.timed and stop.reason is None and sweep.executor is None:
         with stop.kept(), stdout_set_aside():

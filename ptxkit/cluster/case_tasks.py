@@ -5,8 +5,10 @@ One process of the worker measures on its GPU; as many as the worker has slots c
 
 from __future__ import annotations
 
+import math
 import platform
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,9 @@ from ptxkit.cluster import held
 from ptxkit.cluster.child import Child
 from ptxkit.cluster.gpus import from_values
 from ptxkit.cluster.images import fetch_images
-from ptxkit.errors import PtxkitError
+from ptxkit.errors import PtxkitError, UnavailableError
+from ptxkit.exit_codes import ExitCode
+from ptxkit.sweep.canary import CANARY_S, Canary
 from ptxkit.targets import Target
 from ptxkit.workload import registry
 from ptxkit.workload.build import compiled
@@ -92,6 +96,12 @@ class CaseSpec:
 
 
 # -- in the worker -------------------------------------------------------------------------------------------------------
+
+
+class CaseUnavailable(PtxkitError):
+    """The worker cannot run one case, such as one that needs more memory than is free; it can run others."""
+
+    exit_code = ExitCode.UNAVAILABLE
 
 
 class CaseProcesses:
@@ -179,6 +189,8 @@ class _Bencher:
     def __init__(self, order: CaseOrder) -> None:
         self.order = order
         self._bench: Benchmark | None = None
+        self._canary: Canary | None = None
+        self._canary_at = -math.inf
 
     def compile(self, case: CaseSpec) -> tuple[str, ...]:
         """The keys of the images of a case; what cannot be compiled is reported by the measurement."""
@@ -199,8 +211,14 @@ class _Bencher:
     def measure(self, case: CaseSpec, where: Mapping[str, Any]) -> tuple[Results, bool]:
         """The results of a case, and whether the device was lost."""
         bench = self._benchmark()
+        self._check_canary()
         with self._settings():
-            results = bench.run([case.plan()])
+            try:
+                results = bench.run([case.plan()])
+            except UnavailableError as error:
+                raise CaseUnavailable(str(error)) from None
+        if any(row.verified is False for one in results.cases for row in one.rows) and not bench.device.lost:
+            self._check_canary(now=True)  # wrong because of the kernel, or of the GPU?
         bench.known_roofs = results.roofs
         about = {**where, **self._reading()}
         cases = tuple(replace(one, measured_on=about) for one in results.cases)
@@ -211,6 +229,7 @@ class _Bencher:
     ) -> tuple[tuple[list[SeedRow], dict[str, Any]], bool]:
         """The rows of a case with the inputs of a seed and what verified them, and whether the device was lost."""
         device = self._benchmark().device
+        self._check_canary()
         limit = TimeLimit(self.order.variant_limit_s)
         with self._settings():
             rows = check_seed(
@@ -222,12 +241,13 @@ class _Bencher:
                 tile=self.order.tile,
                 around=limit.around,
             )
+        if any(row.verified is False for row in rows) and not device.lost:
+            self._check_canary(now=True)
         return (rows, {**where, **self._reading()}), bool(device.lost)
 
     def _benchmark(self) -> Benchmark:
         if self._bench is None:
             from ptxkit.bench.peers import peers
-            from ptxkit.errors import UnavailableError
             from ptxkit.runtime.device import device
 
             order = self.order
@@ -247,6 +267,20 @@ class _Bencher:
                 leave_out=order.leave_out,
             )
         return self._bench
+
+    def _check_canary(self, *, now: bool = False) -> None:
+        """Launch the canary cases of the GPU if the last ones were some time ago, or in any case ``now``.
+
+        Raises:
+            UnavailableError: the GPU computes wrong.
+        """
+        if not self.order.timed or not (now or time.monotonic() - self._canary_at > CANARY_S):
+            return
+        self._canary = self._canary or Canary(self._benchmark().device)
+        reading = self._canary.read()
+        self._canary_at = time.monotonic()
+        if reading.wrong:
+            raise UnavailableError(f"its GPU computes wrong: {reading.wrong}")
 
     def _settings(self) -> Any:
         from contextlib import nullcontext

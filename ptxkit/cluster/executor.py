@@ -11,7 +11,9 @@ from typing import Any
 from ptxkit.cluster import tasks
 from ptxkit.cluster.connection import Connection
 from ptxkit.cluster.dispatch import CPU, GPU, Job
+from ptxkit.cluster.outliers import outliers
 from ptxkit.cluster.team import Team, on_workers
+from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.problem import Problem
@@ -46,6 +48,8 @@ class ClusterExecutor:
         slow = is_slow(problem.workload, problem.chosen)
         problem = replace(problem, kernel=on_workers(problem.kernel))
         self._compiling: dict[Tile, Job] = {}
+        self._canaries: dict[str, Mapping[str, Any]] = {}  # address of a worker -> the last canary cases of its GPU
+        self._decided_by, self._say = "", say
         self._team = Team(connection, (problem.kernel,), say, gpu)
         self._order = tasks.Order(self._team.ticket, problem, seed, timeout_s, timed, slow)
 
@@ -77,13 +81,27 @@ class ClusterExecutor:
     def measure(self, tile: Tile, compiled: Compiled, best: Callable[[], float]) -> Future[Entry]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
         source = self._compiling[tile].where
-        return self._team.submit(
+        job = self._team.submit(
             self._measuring,
             "measuring",
             tasks.measure_tile,
             lambda: (self._order, dict(tile), compiled, source, best()),
             prefers=source,
-        ).future
+        )
+        job.future.add_done_callback(lambda _: self._watch(job))
+        return job.future
+
+    def _watch(self, job: Job) -> None:
+        """Compare the canary cases of the GPU that executed a job with those of the other GPUs; in the dispatcher's thread."""
+        if job.future.cancelled() or job.future.exception() is not None:
+            return
+        read = (job.future.result().measured_on or {}).get("canary")
+        if read is None:
+            return
+        self._canaries[job.where] = read
+        for address, why in outliers(self._canaries).items():
+            del self._canaries[address]
+            self._team.dispatcher.stop_measuring(address, why)
 
     def mix(self, tile: Tile) -> Future[str]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
@@ -101,7 +119,26 @@ class ClusterExecutor:
         known = [self._known(Tile(tile)) for tile in tiles]
         job = self._team.submit(GPU, "measuring the best", tasks.measure_leaders, lambda: (self._order, known, budget_s))
         rows: list[dict[str, Any]] = job.future.result()
+        self._decided_by = job.where
         return rows
+
+    def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
+        """See :class:`~ptxkit.sweep.executor.Executor`; a worker that cannot is left out."""
+        known = [self._known(Tile(tile)) for tile in tiles]
+        others = [seat for seat in self._team.seats() if seat.slots.get(GPU) and seat.address != self._decided_by]
+        jobs = [
+            self._team.submit(
+                GPU, "measuring the best", tasks.measure_leaders, lambda: (self._order, known, budget_s), only=seat.address
+            )
+            for seat in others
+        ]
+        found = []
+        for seat, job in zip(others, jobs, strict=True):
+            try:
+                found.append(job.future.result())
+            except (FaultError, UnavailableError) as error:
+                self._say(f"the best are not compared on {seat}: {error}")
+        return found
 
     def report(self) -> str:
         """See :class:`~ptxkit.sweep.executor.Executor`: number of workers, and what each has done."""

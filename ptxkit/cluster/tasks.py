@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ptxkit.bench.measure.method import HARD
 from ptxkit.cluster import held
-from ptxkit.cluster.held import WorkerUnfit
+from ptxkit.cluster.held import WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import identity
 from ptxkit.cluster.images import HANDLER, fetch_images, images
 from ptxkit.compiler.cache import default_cache
+from ptxkit.sweep.canary import CANARY_S, Reading
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.local import LocalExecutor
@@ -39,6 +42,7 @@ class Order:
 
 
 _last: dict[str, Any] = {}  # the last reading of the GPU
+_canaries: dict[str, float] = {}  # ticket of the sweep -> our clock at the last canary cases
 
 
 def describe(*kernels: str, dask_worker: Any) -> dict[str, Any]:
@@ -83,7 +87,8 @@ def measure_tile(order: Order, tile: Mapping[str, Any], compiled: Compiled, sour
         source: address of the worker that compiled it. best: value of the best configuration so far.
 
     Raises:
-        WorkerUnfit: this worker would compile something else, or cannot measure.
+        WorkerUnfit: this worker would compile something else, cannot measure, or its GPU computes wrong.
+        WorkerThrottled: its GPU throttled, so that the time says nothing.
     """
     from distributed import get_worker
 
@@ -92,23 +97,67 @@ def measure_tile(order: Order, tile: Mapping[str, Any], compiled: Compiled, sour
     worker = get_worker()
     with _using(order) as executor:
         _prepare(executor, [(tile, compiled, source)])
+        canary = _canary(order, executor) if order.timed else None
         entry = executor.measure(Tile(tile), compiled, lambda: best).result()
         where = {**(entry.measured_on or {}), "worker": str(worker.name), "host": platform.node()}
-    _last.update(where)
+        _last.update(where)
+        if order.timed and entry.status in ("wrong", "fault", "timeout"):  # of the configuration, or of the GPU?
+            canary = _canary(order, executor, now=True)
+    _refuse_throttled(where)
+    if canary is not None:
+        where["canary"] = {"times_us": dict(canary.times_us), "digests": dict(canary.digests)}
     return replace(entry, measured_on=where)
+
+
+def _canary(order: Order, executor: LocalExecutor, *, now: bool = False) -> Reading | None:
+    """The canary cases of the GPU, before its first measurement and every :data:`CANARY_S` seconds; None in between.
+
+    Args:
+        now: in any case.
+
+    Raises:
+        WorkerUnfit: the GPU computes wrong.
+    """
+    read_at = _canaries.get(order.ticket)
+    if not now and read_at is not None and time.monotonic() - read_at < CANARY_S:
+        return None
+    reading = executor.process.canary()
+    if reading.wrong:
+        raise WorkerUnfit(f"its GPU computes wrong: {reading.wrong}")
+    _canaries.clear()
+    _canaries[order.ticket] = time.monotonic()
+    return reading
+
+
+def _refuse_throttled(where: Mapping[str, Any]) -> None:
+    """Raise WorkerThrottled if the GPU throttled during a measurement, by heat or by its power supply."""
+    reasons = [reason for reason in where.get("throttled", ()) if reason in HARD]
+    if reasons:
+        raise WorkerThrottled(f"its GPU throttles ({', '.join(reasons)}) at {where.get('temperature_c', '?')} C")
 
 
 def measure_leaders(
     order: Order, tiles: Sequence[tuple[Mapping[str, Any], Compiled, str]], budget_s: float
 ) -> list[dict[str, Any]]:
-    """Measure tiles against each other, interleaved, on the GPU of this worker.
+    """Measure tiles against each other, interleaved, on the GPU of this worker, after its canary cases.
 
     Args:
         tiles: each with what was compiled, and the address of the worker that did.
+
+    Raises:
+        WorkerUnfit, WorkerThrottled: see :func:`measure_tile`.
     """
+    from distributed import get_worker
+
+    here = {"worker": str(get_worker().name), "host": platform.node()}
     with _using(order) as executor:
         _prepare(executor, tiles)
-        return executor.leaders([tile for tile, _, _ in tiles], budget_s)
+        _canary(order, executor, now=True)
+        rows = executor.leaders([tile for tile, _, _ in tiles], budget_s)
+    for row in rows:
+        row["measured_on"] = {**row.get("measured_on", {}), **here}
+        _refuse_throttled(row["measured_on"])
+    return rows
 
 
 def _prepare(executor: LocalExecutor, tiles: Iterable[tuple[Mapping[str, Any], Compiled, str]]) -> None:

@@ -47,8 +47,11 @@ class Executor(Protocol):
             FaultError: they could not be measured.
         """
 
+    def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
+        """What :meth:`leaders` finds on each of the other GPUs, at the same time; empty where there is one GPU only."""
+
     def report(self) -> str:
-        """The state of the workers in a few words for the line of progress, or ""."""
+        """The state of the workers for the line of progress, in further lines about each of them; or ""."""
 
     def abort(self) -> None:
         """Stop work in progress, whose results are not needed any more; :meth:`end` follows."""

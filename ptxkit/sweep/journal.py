@@ -134,12 +134,15 @@ class Journal:
         if read_again.cut_short:  # so that the next entry begins on a new line
             self._write(b"\n")
 
-    def add(self, entry: Entry, *, leader: bool = False) -> None:
-        """Append one configuration; ``leader`` marks a repeated measurement of the best."""
-        (self.leaders if leader else self.entries).append(entry)
+    def add(self, entry: Entry, *, leader: bool = False, other_gpu: bool = False) -> None:
+        """Append one configuration; ``leader`` marks a repeated measurement of the best, and ``other_gpu`` one that decides
+        nothing."""
+        if not other_gpu:
+            (self.leaders if leader else self.entries).append(entry)
         told = {f.name: getattr(entry, f.name) for f in fields(entry) if getattr(entry, f.name) != f.default}
         value = {name: round(v, 6) if isinstance(v, float) else v for name, v in told.items()}
-        self._append({**value, "leader": True} if leader else value)
+        marks = {"leader": leader, "other_gpu": other_gpu}
+        self._append({**value, **{name: True for name, mark in marks.items() if mark}})
 
     def known(self, fingerprint: str) -> Entry | None:
         """A configuration with this machine code and geometry that was measured already."""
@@ -192,7 +195,7 @@ class Read:
     """The contents of a journal.
 
     Attributes:
-        head: the first line. entries: of the configurations. leaders: of the repeated measurements.
+        head: the first line. entries: of the configurations. leaders: of the repeated measurements that decided.
         cut_short: the last line was not written to its end.
     """
 
@@ -223,6 +226,8 @@ def read(path: Path) -> Read:
     for line in lines[1:]:
         if (value := _parsed(line)) is not None:
             leader = bool(value.pop("leader", False))
+            if value.pop("other_gpu", False):
+                continue
             (found.leaders if leader else found.entries).append(entry_of(value))
     return found
 

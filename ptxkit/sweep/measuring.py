@@ -19,6 +19,7 @@ from ptxkit.bench.measure.candidates import BufferSets, VariantCandidate, unfore
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.results.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
+from ptxkit.sweep.canary import Canary, Reading
 from ptxkit.sweep.device_check import DeviceChecks
 from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.problem import Problem
@@ -44,6 +45,7 @@ START_S = 120.0  # for the process to prepare inputs and reference
 # Limit of building and loading configurations. Their images are in the cache as a rule; where it cannot be written, they are
 # compiled in the process, which is not part of the time that --timeout limits.
 BUILD_S = 600.0
+CANARY_LIMIT_S = 30.0
 BUILT = "built"
 """What the process sends when it has built and loaded what was asked for, before it launches anything."""
 
@@ -106,6 +108,14 @@ class MeasuringProcess:
         if not isinstance(answer, list):
             raise FaultError(f"measuring the best once more failed: {answer or 'no answer in time'}")
         return answer
+
+    def canary(self) -> Reading:
+        """Verify and time the canary cases. One that fails or is not done in time is wrong."""
+        answer = self._ask(("canary", None, 0.0), CANARY_LIMIT_S)
+        if isinstance(answer, Reading):
+            return answer
+        self.close()
+        return Reading(f"the canary cases failed: {answer or f'not done within {CANARY_LIMIT_S:g} s'}", {}, {})
 
     def close(self) -> None:
         """End the process, also during a request; the next request starts another process."""
@@ -183,7 +193,7 @@ def serve(pipe: Connection, problem: Problem, seed: int) -> None:
     with suppress(EOFError):
         while True:
             what, argument, number = pipe.recv()
-            answer = bench.measure if what == "measure" else bench.leaders
+            answer: Any = {"measure": bench.measure, "leaders": bench.leaders, "canary": bench.canary}[what]
             pipe.send(answer(argument, number, partial(pipe.send, BUILT)))
 
 
@@ -201,6 +211,7 @@ class Bench:
         count = SCREENING.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
         self.checks = DeviceChecks(self.device, self.sets.cases[0], problem.chosen)
+        self._canary: Canary | None = None
         self.device.timing.flush()  # compiles the flush kernel before the first measurement
         self.device.synchronize()
 
@@ -287,7 +298,17 @@ class Bench:
             return str(error)
         if self.device.lost:
             return str(next(iter(session.errors.values())))
-        return [asdict(row) for row in rows]
+        state = self._state()
+        return [{**asdict(row), "measured_on": state} for row in rows]
+
+    def canary(self, argument: None, number: float, built: Callable[[], None]) -> Reading | str:
+        """Launch the canary cases, which are compiled the first time; a text if a launch failed."""
+        try:
+            self._canary = self._canary or Canary(self.device)
+            built()
+            return self._canary.read()
+        except PtxkitError as error:
+            return str(error)
 
     def _checks_of(self, made: dict[tuple[int, int], DeviceChecks], which: int) -> DeviceChecks:
         """Checks of a set of buffers against the reference of the inputs that are there now."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.exit_codes import ExitCode, most_severe
 from ptxkit.quantities import time_text
+from ptxkit.sweep.agreement import Agreement
 from ptxkit.sweep.journal import SCHEMA, Entry
 from ptxkit.sweep.problem import Problem, Space
 
@@ -45,6 +46,7 @@ class Outcome:
         best_peer: name and microseconds of the fastest peer, or None.
         mixes: fingerprint -> instruction mix of its machine code, see :func:`ptxkit.sweep.disassembled.sass_mix`.
         partial: the sweep was stopped early; the outcome has the results up to then.
+        agreement: the leaders on each GPU of a cluster, or None.
     """
 
     problem: Problem
@@ -60,6 +62,7 @@ class Outcome:
     spent: Mapping[str, float] = field(default_factory=dict)
     mixes: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
+    agreement: Agreement | None = None
 
     @property
     def best(self) -> Entry | None:
@@ -181,6 +184,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "reused": outcome.reused,
         "ceiling": outcome.ceiling and asdict(outcome.ceiling),
         "best_peer": outcome.best_peer and {"name": outcome.best_peer[0], "time_us": outcome.best_peer[1]},
+        "agreement": outcome.agreement and outcome.agreement.to_json(),
         "entries": [asdict(entry) for entry in outcome.entries],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
+from ptxkit.sweep.agreement import Agreement, GpuTimes, is_wrong
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.executor import Executor
 from ptxkit.sweep.journal import Entry, Journal
@@ -53,6 +54,7 @@ class Sweep:
         done: tile -> its result so far. reused: tiles whose machine code had been measured before. measured: the others.
         mixes: fingerprint of a tile that will be shown -> instruction mix of its machine code.
         trouble: why the leaders could not be measured again, or "".
+        agreement: the leaders on each GPU of a cluster; None where fewer than two were measured on fewer than two GPUs.
         spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
             all were known; ``leaders``, after that. And sums over configurations: ``compile``, of the compiling processes;
             ``prepare``, ``verify`` and ``time``, of the measuring one.
@@ -72,6 +74,7 @@ class Sweep:
     reused: int = 0
     measured: int = 0
     trouble: str = ""
+    agreement: Agreement | None = None
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     done: dict[Tile, Entry] = field(default_factory=dict)
     mixes: dict[str, str] = field(default_factory=dict)
@@ -246,18 +249,23 @@ class Sweep:
         except FaultError as error:  # the first measurements remain valid
             self.trouble = str(error)
             return list(chosen)
-        found = []
-        for entry, row in zip(chosen, rows, strict=True):
-            cold = row["cold"]
-            if cold is None or row["verified"] is False:
-                entry = replace(entry, status="wrong", error=row["error"] or row["worst"])
-            else:
-                times = {"time_us": cold["median_us"], "spread_us": cold["spread_us"], "samples": cold["samples"]}
-                entry = replace(entry, status="ok", **times)
-                self._repeated.add(entry.key)
+        found = [_again_measured(entry, row) for entry, row in zip(chosen, rows, strict=True)]
+        self._repeated |= {entry.key for entry in found if entry.status == "ok"}
+        for entry in found:
             self.journal.add(entry, leader=True)
-            found.append(entry)
+        self._elsewhere(chosen, rows, say)
         return found
+
+    def _elsewhere(self, chosen: Sequence[Entry], rows: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+        """Compare the leaders on the other GPUs of a cluster, too; their times decide nothing."""
+        say(f"measuring the best {len(chosen)} against each other on the other GPUs")
+        others = self._executor.leaders_elsewhere([e.tile for e in chosen], self.leader_budget_s)
+        for found in others:
+            for entry, row in zip(chosen, found, strict=True):
+                self.journal.add(_again_measured(entry, row), leader=True, other_gpu=True)
+        if others:
+            each = tuple(GpuTimes.of(found) for found in (rows, *others))
+            self.agreement = Agreement(tuple(e.tile for e in chosen), each)
 
     def _shown(self, value: float) -> str:
         if value == float("inf"):
@@ -272,6 +280,16 @@ def leaders(entries: Sequence[Entry]) -> list[Entry]:
     distinct = list({e.fingerprint: e for e in reversed(good)}.values())
     distinct.sort(key=lambda e: e.value)
     return [e for e in distinct if e.value <= NEAR * distinct[0].value][:LEADERS]
+
+
+def _again_measured(entry: Entry, row: Mapping[str, Any]) -> Entry:
+    """A leader with the result of its repeated measurement."""
+    where = row.get("measured_on") or entry.measured_on
+    if is_wrong(row):
+        return replace(entry, status="wrong", error=row["error"] or row["worst"], measured_on=where)
+    cold = row["cold"]
+    times = {"time_us": cold["median_us"], "spread_us": cold["spread_us"], "samples": cold["samples"]}
+    return replace(entry, status="ok", measured_on=where, **times)
 
 
 def _with(entry: Entry, compiled: Compiled) -> Entry:

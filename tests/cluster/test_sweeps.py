@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -188,22 +189,36 @@ def test_images_travel_to_the_worker_that_measures(problem, tmp_path):
 
 GPU = "pretended GPU"
 PRETENDED = """
+import os
+
+from ptxkit.sweep.canary import Reading
 from ptxkit.sweep.measuring import BUILT, Measured
+
+HEAT = [1]
 
 
 def serve(pipe, problem, seed):
-    '''128 threads are the fastest at first, 256 when the best are measured again.'''
+    '''128 threads are the fastest at first, 256 when the best are measured again on the first GPU, 128 on the second.'''
+    uuid = os.environ["CUDA_VISIBLE_DEVICES"]
+    second = uuid.endswith("1")
+    fate = os.environ.get("PRETENDED_FATE", "") if second else ""
     pipe.send("ready")
     while True:
         what, argument, number = pipe.recv()
         pipe.send(BUILT)
-        if what == "leaders":
-            rows = [{"median_us": 10.0 - (t["THREADS"] == 256), "spread_us": 0.0, "samples": 50} for t in argument]
-            pipe.send([{"cold": row, "verified": True, "error": "", "worst": ""} for row in rows])
+        hot = fate == "hot" and what == "measure" and HEAT and HEAT.pop()
+        here = {"uuid": uuid, "throttled": ["thermal"] if hot else []}
+        if what == "canary":
+            wrong = "canary case saxpy: 1.0 is not 2.0" if fate == "wrong" else ""
+            pipe.send(Reading(wrong, {"saxpy": 12.0 if fate == "slow" else 10.0}, {"saxpy": "digest"}))
+        elif what == "leaders":
+            best = 128 if second else 256
+            rows = [{"median_us": 10.0 - (t["THREADS"] == best), "spread_us": 0.0, "samples": 50} for t in argument]
+            pipe.send([{"cold": r, "verified": True, "error": "", "worst": "", "measured_on": here} for r in rows])
         else:
             threads = argument["THREADS"]
             slow = {128: 10.0, 256: 10.1}.get(threads, 20.0)
-            pipe.send(Measured("ok", "", slow, 0.0, 10, measured_on={"uuid": "GPU-of-the-worker"}))
+            pipe.send(Measured("ok", "", slow, 0.0, 10, measured_on=here))
 """
 
 
@@ -236,16 +251,43 @@ def test_gpus_share_a_sweep_and_one_of_them_decides(problem, tmp_path, said, gpu
     with connected("local-gpus", None, False, 2) as cluster:
         pretend(cluster, tmp_path)
         assert cluster.gpu().name == GPU
-        entries = sweep(problem(), tmp_path / "j", cluster, said, timed=True).run()
+        swept = sweep(problem(), tmp_path / "j", cluster, said, timed=True)
+        entries = swept.run()
         with pytest.raises(UnavailableError, match="is measured by another worker"):
             hold(gpus[1])
-    assert [e.tile["THREADS"] for e in entries[:2]] == [256, 128]
-    assert [e.time_us for e in entries[:2]] == [9.0, 10.0]
+    first = entries[0].measured_on["worker"]
+    best = {"gpu0": [256, 128], "gpu1": [128, 256]}[first]
+    assert [(e.tile["THREADS"], e.time_us) for e in entries[:2]] == [(best[0], 9.0), (best[1], 10.0)]
     kept = read(tmp_path / "j")
-    assert len(kept.leaders) == 2
-    assert all(e.measured_on["uuid"] == "GPU-of-the-worker" for e in kept.entries)
-    assert {e.measured_on["worker"] for e in kept.entries} <= {"gpu0", "gpu1"}
+    assert (len(kept.leaders), len(kept.entries)) == (2, len(THREADS))
+    assert {e.measured_on["uuid"] for e in kept.entries} <= {gpu.uuid for gpu in gpus}
+    agreement = swept.agreement
+    assert (len(agreement.gpus), agreement.agreeing) == (2, 1)
+    assert {gpu.measured_on["uuid"] for gpu in agreement.gpus} == {gpu.uuid for gpu in gpus}
+    assert agreement.regret(agreement.gpus[1]) == pytest.approx(10 / 9 - 1)
+    assert "on 1 of 2 GPUs; where another is, it takes at most 11.11% longer" in agreement.text
     hold(gpus[1]).close()
+
+
+@pytest.mark.parametrize(
+    ("fate", "what"),
+    [
+        ("wrong", "the worker gpu1 on .* is not used any more: its GPU computes wrong: canary case saxpy"),
+        ("slow", "the worker gpu1 on .* only compiles from now on: its GPU takes 1.20 times as long"),
+        ("hot", r"the worker gpu1 on .* measures nothing for 1 s: its GPU throttles \(thermal\)"),
+    ],
+)
+def test_a_gpu_that_is_not_like_the_others_spoils_nothing(problem, tmp_path, said, gpus, monkeypatch, fate, what):
+    monkeypatch.setenv("PRETENDED_FATE", fate)
+    monkeypatch.setattr(dispatch, "REST_S", 1)
+    with connected("local-gpus", None, False, 2) as cluster:
+        pretend(cluster, tmp_path)
+        entries = sweep(problem(), tmp_path / "j", cluster, said, timed=True).run()
+    for found in (entries, read(tmp_path / "j").entries):
+        assert sorted(e.tile["THREADS"] for e in found) == THREADS
+    assert {e.status for e in entries} == {"ok"}
+    assert not any(e.measured_on.get("throttled") for e in entries)
+    assert any(re.search(what, line) for line in said)
 
 
 def test_workers_keep_no_process_of_a_sweep_that_has_ended(problem, tmp_path, said):

@@ -87,10 +87,10 @@ class Building:
     """A Bench that compiles and returns results."""
 
     def __init__(self, problem, seed):
-        self.measure = self.leaders = lambda argument, number, built: built() or argument
+        self.measure = self.leaders = self.canary = lambda argument, number, built: built() or argument
 
 
-@pytest.mark.parametrize("what", ["measure", "leaders"])
+@pytest.mark.parametrize("what", ["measure", "leaders", "canary"])
 def test_the_process_says_when_it_has_built(monkeypatch, what):
     monkeypatch.setattr(measuring, "Bench", Building)
     monkeypatch.setattr(measuring.signal, "signal", lambda *_: None)
