@@ -36,7 +36,7 @@ limit_option = click.option(
     "--timeout",
     type=SECONDS,
     metavar="SECONDS",
-    help="With --cluster, stop a case that takes longer, and record it as failed; 1800 by default.",
+    help="Stop a case of --cluster that takes longer, and record it as failed; 1800 by default.",
 )
 format_option = click.option(
     "--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format."

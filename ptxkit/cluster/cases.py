@@ -15,8 +15,8 @@ from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.cluster import case_tasks
 from ptxkit.cluster.case_tasks import CaseOrder, CaseSpec
 from ptxkit.cluster.connection import Connection
-from ptxkit.cluster.dispatch import CPU, GPU, Job
 from ptxkit.cluster.gpus import ClusterGpu
+from ptxkit.cluster.seats import CPU, GPU, Job
 from ptxkit.cluster.team import Team, on_workers
 from ptxkit.errors import PtxkitError, UnavailableError, UsageError
 from ptxkit.runtime.device import is_timed

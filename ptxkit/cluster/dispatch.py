@@ -10,20 +10,22 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import difference, identity
+from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import FaultError, UnavailableError
 
-CPU, GPU = "CPU", "GPU"  # resources of workers
-DEATHS = 2  # workers that may end while they execute a job, before the job is given up
+DEATHS = 2  # workers that may end while they execute a job, before it is put aside
+BY_CHANCE = 3  # workers that ended for no job's sake, from which on jobs that were put aside are tried again
+MOST_DEATHS = 4  # workers that may end while they execute a job, before it is given up in any case
 LOOK_S = 0.5  # interval at which the list of workers is read
 HUNG_S = 30.0  # without a sign of life after which a worker counts as hung
 LOST_S = 30.0  # without a scheduler after which a sweep stops
@@ -31,70 +33,6 @@ NOBODY_S = 60.0  # without a worker after which a sweep stops; a worker that is 
 RESULT_S = 20.0  # to get a result from a worker
 REST_S = 20.0  # for which a GPU that throttles is not used
 RESTS = 6  # after which it is not used any more
-
-
-@dataclass(eq=False)
-class Job:
-    """One task, which may be placed several times.
-
-    Attributes:
-        what: names it in messages.
-        resource: :data:`CPU` or :data:`GPU`. function, arguments: what is executed; ``arguments`` is called when it is placed.
-        prefers: address of the worker that should execute it, or "". only: of the one that must, or ""; the future raises
-            FaultError if that one is lost or not used any more.
-        future: of its result. where: address of the worker that executed it.
-        ended: the workers that ended while they executed it.
-    """
-
-    what: str
-    resource: str
-    function: Callable[..., Any]
-    arguments: Callable[[], tuple[Any, ...]]
-    prefers: str = ""
-    only: str = ""
-    future: Future[Any] = field(default_factory=Future)
-    where: str = ""
-    ended: list[str] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Seat:
-    """A worker.
-
-    Attributes:
-        address, name, host: of the worker. slots: resource -> how many jobs it executes at a time.
-        running: its jobs, with their tasks in Dask. done: number of jobs that it has executed, by resource.
-        rests: how often its GPU throttled, and rests_until: our clock until which it gets no job for the GPU.
-        state: of its GPU in words, or "".
-    """
-
-    address: str
-    name: str
-    host: str
-    slots: dict[str, int]
-    described: Mapping[str, Any]
-    running: dict[Job, Any] = field(default_factory=dict)
-    done: Counter[str] = field(default_factory=Counter)
-    rests: int = 0
-    rests_until: float = 0.0
-    state: str = ""
-
-    def free(self, resource: str) -> int:
-        """How many more jobs it can execute."""
-        if resource == GPU and self.rests_until > time.monotonic():
-            return 0
-        return self.slots.get(resource, 0) - sum(job.resource == resource for job in self.running)
-
-    def __str__(self) -> str:
-        return f"{self.name} on {self.host}"
-
-    def line(self) -> str:
-        """What it has done and is doing, for a line of progress."""
-        busy = Counter(job.what for job in list(self.running))
-        doing = ", ".join(f"{what} {count}" if count > 1 else what for what, count in sorted(busy.items()))
-        if self.slots.get(GPU) and self.rests_until > time.monotonic():
-            doing = f"rests because its GPU throttles{', ' if doing else ''}{doing}"
-        return f"{self}: {self.done[GPU] or self.done[CPU]} done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
 
 
 @dataclass
@@ -135,6 +73,8 @@ class Dispatcher:
         self._asked: set[str] = set()  # addresses of workers that are being described
         self._waiting: dict[str, deque[Job]] = {CPU: deque(), GPU: deque()}
         self._pinned: list[Job] = []  # jobs that one worker must execute
+        self._aside: list[Job] = []  # jobs with so many dead workers that they wait until all others are done
+        self._deaths: list[list[Job]] = []  # the jobs of each worker, or process of a worker, that ended
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._listing: Future[Any] | None = None  # the list of workers that the scheduler was asked for
         self._over = False
@@ -213,7 +153,7 @@ class Dispatcher:
         running = [(job, task) for seat in self.seats.values() for job, task in seat.running.items()]
         if self.client.status == "running":
             self._cancel([task for _, task in running])
-        for job in [*(job for job, _ in running), *self._waiting[CPU], *self._waiting[GPU], *self._pinned]:
+        for job in [*(job for job, _ in running), *self._waiting[CPU], *self._waiting[GPU], *self._pinned, *self._aside]:
             if self._failed is None:
                 job.future.cancel()
             elif not job.future.done():
@@ -312,6 +252,7 @@ class Dispatcher:
         del self.seats[seat.address]
         self.say(f"the worker {seat} {how}; {len(seat.running)} of its tasks are started again")
         self._cancel(list(seat.running.values()))
+        self._deaths.append(list(seat.running))
         for job in list(seat.running):
             self._blame(job, f"{seat}")
         seat.running.clear()
@@ -320,7 +261,25 @@ class Dispatcher:
         job.ended.append(whom)
         if len(job.ended) < DEATHS:
             self._accept(job, first=True)
-        elif not job.future.done():
+        elif len(job.ended) < MOST_DEATHS:
+            self._aside.append(job)
+        else:
+            self._quarantine(job)
+
+    def _judge(self) -> None:
+        """When nothing else is left: give up the jobs that were put aside, unless workers also end whatever they execute."""
+        if not self._aside or any(self._waiting.values()) or any(seat.running for seat in self.seats.values()):
+            return
+        innocent = sum(all(_succeeded(job) for job in jobs) for jobs in self._deaths)
+        aside, self._aside = self._aside, []
+        for job in aside:
+            if innocent >= BY_CHANCE:
+                self._accept(job, first=True)
+            else:
+                self._quarantine(job)
+
+    def _quarantine(self, job: Job) -> None:
+        if not job.future.done():
             workers = " and ".join(job.ended)
             job.future.set_exception(FaultError(f"quarantined: the workers {workers} ended while they executed it"))
 
@@ -354,6 +313,7 @@ class Dispatcher:
             self._accept(job, first=True)
             self._rest(seat, str(error))
         elif isinstance(error, WorkerFailed) or kind == "KilledWorker":
+            self._deaths.append([job])
             self._blame(job, str(seat))
         elif kind in ("CancelledError", "FutureCancelledError", "TimeoutError", "CommClosedError"):
             self._accept(job, first=True)  # the connection was lost with the result
@@ -399,6 +359,7 @@ class Dispatcher:
     def _place(self) -> None:
         """Give jobs to the workers that are free."""
         self._place_pinned()
+        self._judge()
         for resource in (GPU, CPU):
             waiting = self._waiting[resource]
             suspects = [job for job in waiting if job.ended]
@@ -411,7 +372,7 @@ class Dispatcher:
                     self._start(reserved, suspects[0])
             while waiting:
                 free = [
-                    s for s in self.seats.values() if s is not reserved and s.free(resource) > 0 and not _suspected(s)
+                    s for s in self.seats.values() if s is not reserved and s.free(resource) > 0 and not s.suspected
                 ]
                 job = next((job for job in waiting if not job.ended), None)
                 if not free or job is None:
@@ -436,9 +397,8 @@ class Dispatcher:
         task.add_done_callback(lambda _: self._gatherer.submit(self._gather, seat, job, task))
 
 
-def _suspected(seat: Seat) -> bool:
-    """Whether the worker executes a job alone because the job may end it."""
-    return any(job.ended for job in seat.running)
+def _succeeded(job: Job) -> bool:
+    return job.future.done() and not job.future.cancelled() and job.future.exception() is None
 
 
 def objection(mine: Mapping[str, str], described: Any) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ptxkit.cluster import tasks
 from ptxkit.cluster.connection import Connection
-from ptxkit.cluster.dispatch import CPU, GPU, Job
 from ptxkit.cluster.outliers import outliers
+from ptxkit.cluster.seats import CPU, GPU, Job
 from ptxkit.cluster.team import Team, on_workers
 from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.sweep.compiling import Compiled

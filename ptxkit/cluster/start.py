@@ -14,8 +14,8 @@ from contextlib import AsyncExitStack, ExitStack
 from importlib.util import find_spec
 from typing import Any
 
-from ptxkit.cluster.dispatch import CPU, GPU
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
+from ptxkit.cluster.seats import CPU, GPU
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep.interrupts import interrupts_blocked

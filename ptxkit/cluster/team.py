@@ -11,7 +11,8 @@ from typing import Any
 
 from ptxkit.cluster import held
 from ptxkit.cluster.connection import Connection
-from ptxkit.cluster.dispatch import CPU, GPU, Dispatcher, Job, Seat
+from ptxkit.cluster.dispatch import Dispatcher
+from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 
 WORKERS_S = 60.0  # to wait for the first worker that can be used
 RELEASE_S = 5.0  # to end the processes of workers after a command

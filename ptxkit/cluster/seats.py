@@ -1,0 +1,81 @@
+"""The jobs of a command, and the workers of a cluster that execute them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+CPU, GPU = "CPU", "GPU"  # resources of workers
+
+
+@dataclass(eq=False)
+class Job:
+    """One task, which may be placed several times.
+
+    Attributes:
+        what: names it in messages.
+        resource: :data:`CPU` or :data:`GPU`. function, arguments: what is executed; ``arguments`` is called when it is placed.
+        prefers: address of the worker that should execute it, or "". only: of the one that must, or ""; the future raises
+            FaultError if that one is lost or not used any more.
+        future: of its result. where: address of the worker that executed it.
+        ended: the workers that ended while they executed it.
+    """
+
+    what: str
+    resource: str
+    function: Callable[..., Any]
+    arguments: Callable[[], tuple[Any, ...]]
+    prefers: str = ""
+    only: str = ""
+    future: Future[Any] = field(default_factory=Future)
+    where: str = ""
+    ended: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Seat:
+    """A worker.
+
+    Attributes:
+        address, name, host: of the worker. slots: resource -> how many jobs it executes at a time.
+        running: its jobs, with their tasks in Dask. done: number of jobs that it has executed, by resource.
+        rests: how often its GPU throttled, and rests_until: our clock until which it gets no job for the GPU.
+        state: of its GPU in words, or "".
+    """
+
+    address: str
+    name: str
+    host: str
+    slots: dict[str, int]
+    described: Mapping[str, Any]
+    running: dict[Job, Any] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
+    rests: int = 0
+    rests_until: float = 0.0
+    state: str = ""
+
+    def free(self, resource: str) -> int:
+        """How many more jobs it can execute."""
+        if resource == GPU and self.rests_until > time.monotonic():
+            return 0
+        return self.slots.get(resource, 0) - sum(job.resource == resource for job in self.running)
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.host}"
+
+    @property
+    def suspected(self) -> bool:
+        """Whether it executes a job alone because the job may end it."""
+        return any(job.ended for job in list(self.running))
+
+    def line(self) -> str:
+        """What it has done and is doing, for a line of progress."""
+        busy = Counter(job.what for job in list(self.running))
+        doing = ", ".join(f"{what} {count}" if count > 1 else what for what, count in sorted(busy.items()))
+        if self.slots.get(GPU) and self.rests_until > time.monotonic():
+            doing = f"rests because its GPU throttles{', ' if doing else ''}{doing}"
+        return f"{self}: {self.done[GPU] or self.done[CPU]} done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
