@@ -34,7 +34,7 @@ def run_tuned(kernel: str, numbers: Sequence[str], how: Request, count: int) -> 
     Raises:
         UsageError, FileAccessError: the winner cannot be recorded, which is known before anything is measured.
     """
-    from ptxkit.cli import _run_text
+    from ptxkit.cli._progress import progress
     from ptxkit.cli._text import to_stderr
     from ptxkit.sweep.tune import exit_code
     from ptxkit.workload.tuned import store
@@ -46,7 +46,7 @@ def run_tuned(kernel: str, numbers: Sequence[str], how: Request, count: int) -> 
         return 0
     if how.device.times:
         store.check_recordable(how.device.name)
-    with emulator_settings(how.device, how.settings), stdout_set_aside(), _run_text.progress() as say:
+    with emulator_settings(how.device, how.settings), stdout_set_aside(), progress() as say:
         tried = tuning.run(say)
         winner = tuning.record(tried)
     _show(tuning, tried, store.path_for(how.device.name) if winner is not None else None, how.as_json)

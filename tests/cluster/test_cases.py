@@ -170,7 +170,7 @@ def test_run_with_seeds_names_the_failing_seeds_and_how_to_repeat_one(described)
     [
         (["run", "saxpy", "100", "5", "--seeds", "2"], "ITERATIONS"),
         (["run", "./k.cu", "--seeds", "2"], "--seeds is for kernels with a description"),
-        (["run", "saxpy", "--seeds", "2", "--dry-run"], "--dry-run"),
+        (["run", "saxpy", "--seeds", "2", "--dry-run"], "leave out --dry-run"),
         (["run", "saxpy", "--seeds", "0"], "not in the range"),
         (["run", "saxpy", "--cluster", "local"], "with --seeds COUNT an address"),
         (["run", "saxpy", "--tls", "."], "--seeds COUNT with --cluster"),
