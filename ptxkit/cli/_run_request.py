@@ -11,6 +11,7 @@ from ptxkit.cli._kernel import parse_iterations
 from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from ptxkit.cluster.connection import Connection
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
     from ptxkit.workload.workload import Workload
@@ -23,6 +24,7 @@ class Request:
     Attributes:
         device, target, variants, tile, options, seed, timeout_s: see :class:`ptxkit.bench.measure.run.Run`.
         as_json, dry_run: the options of the command. settings: those of the emulator that options change.
+        seeds: how many to verify with; None to run with one. cluster: to verify on, or None.
     """
 
     device: Device
@@ -35,6 +37,8 @@ class Request:
     as_json: bool
     dry_run: bool
     settings: dict[str, Any]
+    seeds: int | None = None
+    cluster: Connection | None = None
 
 
 def split_numbers(workload: type[Workload], numbers: Sequence[str]) -> tuple[Sequence[str], int | None]:

@@ -15,13 +15,13 @@ from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ptxkit.bench.measure.run import Run
-    from ptxkit.cli.run import Described
+    from ptxkit.cli._run_request import Request
     from ptxkit.workload.seeds import SeedChecks, SeedRow
 
 SHOWN_SEEDS = 8  # failing seeds of a variant that a message names
 
 
-def run_seeds(how: Described, measured: Run, printed: Any = None) -> int:
+def run_seeds(how: Request, measured: Run, printed: Any = None) -> int:
     """Verify the variants of a kernel with many seeds, print the report and return the exit code.
 
     Args:
@@ -57,7 +57,7 @@ def _target(measured: Run) -> str:
     return (measured.target or target_for(measured.variants[0], None)).name
 
 
-def _here(how: Described, measured: Run, checks: SeedChecks, names: Sequence[str], say: Any) -> None:
+def _here(how: Request, measured: Run, checks: SeedChecks, names: Sequence[str], say: Any) -> None:
     from ptxkit.bench.measure.time_limit import TimeLimit
     from ptxkit.cli._early_exit import leave
     from ptxkit.errors import TimeLimitError
@@ -90,7 +90,7 @@ def _here(how: Described, measured: Run, checks: SeedChecks, names: Sequence[str
             return
 
 
-def _there(how: Described, checks: SeedChecks, names: Sequence[str], say: Any) -> None:
+def _there(how: Request, checks: SeedChecks, names: Sequence[str], say: Any) -> None:
     from ptxkit.cli._cluster import tell
     from ptxkit.cluster.case_tasks import CaseOrder
     from ptxkit.cluster.cases import LIMIT_S, check_seeds
@@ -111,7 +111,7 @@ def _there(how: Described, checks: SeedChecks, names: Sequence[str], say: Any) -
     check_seeds(how.cluster, order, checks, names, say, tell)
 
 
-def show(how: Described, checks: SeedChecks, printed: Any = None) -> None:
+def show(how: Request, checks: SeedChecks, printed: Any = None) -> None:
     """Print the checks as JSON or text on stdout, and failures on stderr."""
     if how.as_json:
         (printed or print_json)(checks.to_json())

@@ -40,7 +40,6 @@ from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
-    from ptxkit.cluster.connection import Connection
     from ptxkit.workload.choice import Choice
     from ptxkit.workload.workload import Workload
 
@@ -202,14 +201,7 @@ def command(
 
 @dataclass(frozen=True)
 class Described(Request):
-    """How a kernel with a description is run.
-
-    Attributes:
-        seeds: how many to verify with; None to run with one. cluster: to verify on, or None.
-    """
-
-    seeds: int | None = None
-    cluster: Connection | None = None
+    """How a kernel with a description is run."""
 
     def run(self, kernel: str, numbers: Sequence[str] = (), printed: Callable[[Any], None] | None = None) -> int:
         """Run the variants of a kernel, print the report and return the exit code.
