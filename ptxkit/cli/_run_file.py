@@ -164,10 +164,17 @@ def file_options(command: Command) -> Command:
 
 
 def names_source_file(words: str) -> bool:
-    """Whether ``words`` are the path of a .cu or .ptx file, with or without an entry."""
+    """Whether ``words`` are the path of a .cu or .ptx file, with or without an entry, or name a function of Triton."""
     from ptxkit.compiler.sources import split_entry
 
-    return split_entry(words)[0] is not None
+    return is_triton(words) or split_entry(words)[0] is not None
+
+
+def is_triton(words: str) -> bool:
+    """Whether ``words`` name a function of Triton: ``triton:FILE.py:FUNCTION``."""
+    from ptxkit.triton import PREFIX
+
+    return words.startswith(PREFIX)
 
 
 def refuse_described(given: Mapping[str, object]) -> None:
@@ -208,20 +215,24 @@ def run_file(
     from ptxkit.source_run.entries import compile_file
     from ptxkit.source_run.run import plan_json, run_call
 
-    path, entry = existing(words)
     iterations = _iterations(numbers)
-    how = compile_options(options, entry)
-    call_parts = _parsed(options)  # before anything is compiled
-    tolerance = tolerance_of(options)
-    with progress() as say:
-        say(f"compiling {path.name}")
-        file = compile_file(path, target or device.target, how)
-    if not options.launches:
-        chosen = (file.entry(entry),) if entry else file.entries
-        print_json(texts.entries_json(file, chosen)) if as_json else click.echo(texts.entries_text(file, chosen))
-        texts.complain(file)
-        return 0
-    call = _call(file, entry, options, *call_parts)
+    if is_triton(words):
+        call = triton_call(words, options, target or device.target)
+        file, tolerance = call.file, tolerance_of(options)
+    else:
+        path, entry = existing(words)
+        how = compile_options(options, entry)
+        call_parts = _parsed(options)  # before anything is compiled
+        tolerance = tolerance_of(options)
+        with progress() as say:
+            say(f"compiling {path.name}")
+            file = compile_file(path, target or device.target, how)
+        if not options.launches:
+            chosen = (file.entry(entry),) if entry else file.entries
+            print_json(texts.entries_json(file, chosen)) if as_json else click.echo(texts.entries_text(file, chosen))
+            texts.complain(file)
+            return 0
+        call = _call(file, entry, options, *call_parts)
     if dry_run:
         print_json(plan_json(call)) if as_json else click.echo(texts.plan_text(call))
         return 0
@@ -240,10 +251,48 @@ def call_of(words: str, options: FileOptions, target: Target | None) -> Call:
     """
     from ptxkit.source_run.entries import compile_file
 
+    if is_triton(words):
+        return triton_call(words, options, target)
     path, entry = existing(words)
     how = compile_options(options, entry)
     parts = _parsed(options)
     return _call(compile_file(path, target, how), entry, options, *parts)
+
+
+def triton_call(words: str, options: FileOptions, target: Target | None) -> Call:
+    """The launch of a function of Triton that options describe, or that its file records.
+
+    Raises:
+        UsageError: no such file or function, an option that is for C++, or an argument that is missing or does not fit.
+    """
+    from ptxkit.cli._progress import progress
+    from ptxkit.source_run import triton_call as triton
+
+    for field in ("instantiate", "include_dirs", "compiler_options"):
+        if getattr(options, field):
+            raise UsageError(f"{FLAGS[field]} is for .cu files; a function of Triton takes types, constants and options by -D")
+    arguments, geometry, expected, saved = _parsed(options)
+    with stdout_set_aside(), progress() as say:
+        say(f"compiling {words}")
+        found = triton.compiled(words, triton_defines(options.defines), arguments, target)
+    return triton.call_of(found, arguments, geometry, expected, saved)
+
+
+def triton_defines(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Types, constants and options of Triton's compiler from ``-D NAME=VALUE``.
+
+    Raises:
+        UsageError: not NAME=VALUE, or a name that is given twice.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name.isidentifier() and equals and value):
+            raise UsageError(f"--define takes NAME=TYPE or NAME=VALUE for a function of Triton, not {pair!r}")
+        if name in found:
+            raise UsageError(f"--define {name} is given twice")
+        found[name] = value
+    return found
 
 
 def existing(words: str) -> tuple[Path, str]:

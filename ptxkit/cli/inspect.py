@@ -158,8 +158,8 @@ def command(
     """Show the code that the compiler generated for SUBJECT. Needs no GPU.
 
     SUBJECT: KERNEL[:VARIANT] of `ptxkit list`, or FILE[:ENTRY] with a .cu, .ptx, cubin, fatbin or a library that contains one;
-    a template is named with its arguments, 'k.cu:saxpy<256>'. Settings for this subject may follow:
-    'saxpy:scalar@sm_80,THREADS=128', 'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
+    a template is named with its arguments, 'k.cu:saxpy<256>'; or triton:FILE.py:FUNCTION (docs/triton.md). Settings for this
+    subject may follow: 'saxpy:scalar@sm_80,THREADS=128', 'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
     """
     from ptxkit.cli._progress import progress
     from ptxkit.files import check_writable

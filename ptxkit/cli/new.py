@@ -158,10 +158,10 @@ def describe(origin: str, name: str, title: str, naming: str, directory: Path) -
         UsageError: no such file or kernel, or several kernels and none is named. CompileError: the file does not compile.
     """
     from ptxkit.cli._output import stdout_set_aside
-    from ptxkit.cli._run_file import existing, names_source_file
+    from ptxkit.cli._run_file import existing, is_triton, names_source_file
     from ptxkit.source_run.describe import description
 
-    if not names_source_file(origin):
+    if is_triton(origin) or not names_source_file(origin):
         raise UsageError(f"--from takes a .cu or .ptx file, with :KERNEL or without, not {origin!r}")
     with stdout_set_aside():
         path, kernel = existing(origin)

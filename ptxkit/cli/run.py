@@ -129,6 +129,7 @@ def command(
 
     KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file without a description, such as
     ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]. A source file alone lists its kernels; with --arg, --grid and --block, one of them runs.
+    triton:FILE.py:FUNCTION runs a function of Triton, by default as the file launches it (docs/triton.md).
     A pattern such as 'attention*', or --group, runs several kernels at their default sizes.
     Without --variant, the last line names the variant that is expected to be the fastest, and why.
     SIZE: the kernel's sizes, all of them or none. ITERATIONS, after the sizes: the number of timed samples; without it,

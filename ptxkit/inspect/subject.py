@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from ptxkit.inspect.residency import Occupancy, default_block, occupancy
 from ptxkit.inspect.sources import SourceFile, source_files
 from ptxkit.isa.mangled import base_name
 from ptxkit.targets import TARGETS, Target
+from ptxkit.triton import PREFIX
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
@@ -115,6 +117,8 @@ def subjects(
         CompileError: a source does not compile.
         UnavailableError: a target or tool that is not available.
     """
+    if words.startswith(PREFIX):
+        return _of_triton(words, settings, say)
     name, settings = _with_settings(words, settings)
     path, entry = _as_file(name)
     if path is None or path.suffix == ".py":
@@ -130,8 +134,11 @@ def subjects(
     return _of_binary(path, entry, settings)
 
 
-def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
+def _with_settings(words: str, settings: Settings, macros: Mapping[str, str] | None = None) -> tuple[str, Settings]:
+    """The name of a subject, and the settings with those that follow it; ``macros`` are of a file whose settings are macros."""
     name, listed = _at_settings(words)
+    if macros is not None:
+        settings = replace(settings, defines=macros)
     if not listed:
         return name, settings
     path, _ = _as_file(name)
@@ -144,7 +151,7 @@ def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
             pairs[key] = value
         else:
             settings = replace(settings, target=_target(word))
-    if path is None or path.suffix == ".py":
+    if macros is None and (path is None or path.suffix == ".py"):
         return name, replace(settings, tile={**settings.tile, **pairs})
     return name, replace(settings, defines={**settings.defines, **pairs})
 
@@ -215,6 +222,43 @@ def _of_source(path: Path, entry: str, settings: Settings) -> tuple[Subject, ...
         )
         for n in names
     )
+
+
+def _of_triton(words: str, settings: Settings, say: Callable[[str], None]) -> tuple[Subject, ...]:
+    """A function of Triton: types, constants and options are macros in the settings."""
+    from ptxkit.triton.build import compile_function, signature_of
+    from ptxkit.triton.module import find, split_words
+
+    name, settings = _with_settings(words.removeprefix(PREFIX), replace(settings, defines={}), settings.defines)
+    for given, what in ((settings.tile, "--tile"), (settings.kernel, "--option"), (settings.options, "a compiler option")):
+        if given:
+            raise UsageError(f"{what} is not for functions of Triton; give types, constants and options by --define NAME=VALUE")
+    named = split_words(PREFIX + name)
+    assert named is not None
+    say(f"compiling {name}")
+    function = find(*named)
+    launch = function.launches[0] if function.launches else None
+    signature = signature_of(function, launch, settings.defines)
+    kernel = compile_function(function, signature, settings.target or TARGETS["sm_90a"])
+    disassembled = sass(kernel.image)
+    subject = Subject(
+        function.title,
+        kernel.entry,
+        disassembled[kernel.entry],
+        kernel.image,
+        tile=", ".join(f"{n}={_shown(v)}" for n, v in {**signature.constants, **signature.options}.items()),
+        block=kernel.threads,
+        block_known=True,
+        dynamic_shared_bytes=kernel.shared,
+        cluster=prod(kernel.cluster or (1,)),
+        sources=source_files(disassembled.values()),
+    )
+    return (_with_launch(subject, settings),)
+
+
+def _shown(value: object) -> str:
+    """The value of a constant of Triton: a function by its name."""
+    return str(getattr(value, "__name__", value))
 
 
 def _of_binary(path: Path, entry: str, settings: Settings) -> tuple[Subject, ...]:
@@ -326,6 +370,10 @@ def resolved_variants(
     from ptxkit.workload.ahead import compile_ahead
     from ptxkit.workload.resolve import resolve, unavailable
 
+    if words.startswith(PREFIX):
+        raise UsageError(
+            f"{words} has no timeline; write its PTX with --ptx --output FILE.ptx, and give that file with --arg and --grid"
+        )
     name, settings = _with_settings(words, settings)
     path, _ = _as_file(name)
     if path is not None and path.suffix != ".py":

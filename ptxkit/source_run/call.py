@@ -60,6 +60,7 @@ class Call:
         geometry: with grid and block.
         expected: array name -> ``.npy`` file with its expected content.
         saved: array name -> ``.npy`` file to write it to.
+        contents: array name -> its content, of arrays that are not described by a text.
     """
 
     file: CompiledFile
@@ -70,6 +71,7 @@ class Call:
     geometry: Geometry
     expected: Mapping[str, str] = field(default_factory=dict)
     saved: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

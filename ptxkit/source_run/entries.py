@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -104,11 +104,15 @@ class CompiledFile:
         path: as the user wrote it.
         image: PTX, cubin and resources.
         compile_options: the options that it was compiled with.
+        prefix: what stands before the path on the command line: ``"triton:"``, else ``""``.
+        declared: name -> declaration of the parameters of the only kernel, where its source does not tell them.
     """
 
     path: Path
     image: Image
     compile_options: CompileOptions = CompileOptions()
+    prefix: str = ""
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def module(self) -> Module:
@@ -120,10 +124,15 @@ class CompiledFile:
         """Its kernels, in their order."""
         functions = self.module.entries
         names = self.image.distinct_names(functions)
-        text = source_text(self.image)
+        text = None if self.declared else source_text(self.image)
         found = []
         for name in functions:
             parameters = parameters_of(functions[name], text, self.image.macros, self.image.ptx)
+            if len(self.declared) == len(parameters):
+                given = zip(parameters, self.declared, strict=True)
+                parameters = tuple(replace(p, name=known) for p, known in given)
+                found.append(Entry(names[name], name, functions[name], parameters, tuple(self.declared.values())))
+                continue
             declared = parameter_declarations(base_name(name), len(parameters), text) if text else None
             declarations = tuple(
                 declared[p.index]
@@ -158,7 +167,8 @@ class CompiledFile:
     @property
     def path_text(self) -> str:
         """The path in a form that ``ptxkit run`` recognises as a path."""
-        return str(self.path) if self.path.is_absolute() or "/" in str(self.path) else f"./{self.path}"
+        path = str(self.path)
+        return self.prefix + path if self.prefix or self.path.is_absolute() or "/" in path else f"./{path}"
 
     def command(self, entry: Entry, arguments: Sequence[str] = (), grid: str = "", block: str = "") -> str:
         """A command line that runs ``entry``: with these arguments, grid and block, and examples for missing arguments."""
@@ -166,7 +176,7 @@ class CompiledFile:
         values = [given.get(entry.key(p)) or given.get(f"#{p.index}") or entry.example(p) for p in entry.parameters]
         required = entry.required_block
         block = block or ("" if required else str(EXAMPLE_BLOCK))
-        name = f":{entry.name}" if len(self.entries) > 1 or "<" in entry.name else ""
+        name = f":{entry.name}" if len(self.entries) > 1 or "<" in entry.name or self.prefix else ""
         words = ["ptxkit", "run", f"{self.path_text}{name}"]
         for value in values:
             words += ["--arg", value]

@@ -33,9 +33,9 @@ class Prepared:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.files: dict[str, Array] = {}
+        self.files: dict[str, Array] = dict(call.contents)
         for name, spec in call.arrays.items():
-            if spec.initialiser.file:
+            if spec.initialiser.file and name not in self.files:
                 self.files[name] = read_npy(spec.initialiser.file, f"--arg {name}={spec}", spec.dtype, spec.shape)
 
     @cached_property
