@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ptxkit.runtime.device import device as device
     from ptxkit.runtime.tensor_map.description import TensorMap as TensorMap
     from ptxkit.runtime.tensor_map.im2col import Im2col as Im2col
+    from ptxkit.runtime.texture.description import Surface as Surface
+    from ptxkit.runtime.texture.description import Texture as Texture
     from ptxkit.workload.inputs import uniform as uniform
     from ptxkit.workload.launch import Launch as Launch
     from ptxkit.workload.launch import Tile as Tile
@@ -37,7 +39,9 @@ _HOMES = {
     "EmulatorSettings": "ptxkit.emulator.settings",
     "Im2col": "ptxkit.runtime.tensor_map.im2col",
     "Launch": "ptxkit.workload.launch",
+    "Surface": "ptxkit.runtime.texture.description",
     "TensorMap": "ptxkit.runtime.tensor_map.description",
+    "Texture": "ptxkit.runtime.texture.description",
     "Tile": "ptxkit.workload.launch",
     "Tolerance": "ptxkit.workload.launch",
     "Work": "ptxkit.workload.launch",

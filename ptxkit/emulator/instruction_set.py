@@ -14,6 +14,7 @@ from ptxkit.emulator.instructions import (
 )
 from ptxkit.emulator.sync import mbarrier_instructions
 from ptxkit.emulator.tensor_core import ldmatrix, ldmatrix_b8, mma, mma_kinds, tcgen05, volta, wgmma, wmma
+from ptxkit.emulator.texture import fetch, query, surface
 from ptxkit.emulator.tma import bulk, tensor, tensor_maps
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "bulk",
     "cluster_launch",
     "cp_async",
+    "fetch",
     "ldmatrix",
     "ldmatrix_b8",
     "load_store",
@@ -32,6 +34,8 @@ __all__ = [
     "misc",
     "mma",
     "mma_kinds",
+    "query",
+    "surface",
     "tcgen05",
     "tensor",
     "tensor_maps",

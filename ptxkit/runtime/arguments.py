@@ -39,6 +39,8 @@ from ptxkit.runtime.host_arrays import is_masked
 from ptxkit.runtime.parameters import Parameter
 from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_parameter, device_address
 from ptxkit.runtime.tensor_map.limits import Encoding
+from ptxkit.runtime.texture.description import Surface, Texture, check_object_parameter
+from ptxkit.runtime.texture.layout import TexelObject, Texels
 
 KEPT_MAPS = 4096
 """Encoded tensor maps that a launch with open arguments keeps, by the address of the array: an allocator gives the same
@@ -106,6 +108,7 @@ class Bound:
         host: numpy arrays that were passed, with their parameter, for the caller to upload.
         encoders: parameter index -> function from the device address of an array to its encoded tensor map.
         open: arguments that are given at each launch.
+        objects: texture and surface objects, whose texels are copied before and after each launch.
     """
 
     def __init__(self, size: int) -> None:
@@ -114,6 +117,7 @@ class Bound:
         self.host: list[tuple[Parameter, np.ndarray[Any, Any]]] = []
         self.encoders: dict[int, Callable[[int], bytes]] = {}
         self.open: list[OpenArgument] = []
+        self.objects: list[TexelObject] = []
 
     def put(self, parameter: Parameter, data: bytes) -> None:
         """Store the bytes of one argument."""
@@ -161,6 +165,8 @@ def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encoder) -
         _slot(bound, kernel, p, value)
     elif isinstance(value, TensorMap):
         _tensor_map(bound, kernel, p, value, memory)
+    elif isinstance(value, (Texture, Surface)):
+        _texels(bound, kernel, p, value, memory)
     elif p.kind in ("pointer", "word") or unused:
         _pointer(bound, kernel, p, value, memory)
     elif p.kind == "struct":
@@ -304,6 +310,32 @@ def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memor
     found = device_address(value, memory, f"{kernel}: {p.label}")
     if isinstance(found, np.ndarray):
         encode(0)  # report errors that do not depend on the address before anything is copied
+        _host_array(bound, kernel, p, found)
+    else:
+        bound.keep.append(value.array)
+        bound.address(p, found)
+
+
+def _texels(bound: Bound, kernel: str, p: Parameter, value: Texture | Surface, memory: Encoder) -> None:
+    check_object_parameter(kernel, p, value)
+    if isinstance(value.array, Slot):
+        raise LaunchError(f"{kernel}: {p.label}: a {type(value).__name__} cannot be given at each launch")
+
+    def described(address: int) -> Texels:
+        try:
+            return value.describe(address)
+        except UsageError as error:
+            raise LaunchError(f"{kernel}: {p.label}: {error}") from None
+
+    def encode(address: int) -> bytes:
+        made = memory.texel_object(described(address))
+        bound.objects.append(made)
+        return made.handle.to_bytes(8, "little")
+
+    bound.encoders[p.index] = encode
+    described(0)  # report errors that do not depend on the address before anything is copied
+    found = device_address(value, memory, f"{kernel}: {p.label}")
+    if isinstance(found, np.ndarray):
         _host_array(bound, kernel, p, found)
     else:
         bound.keep.append(value.array)

@@ -21,6 +21,7 @@ from ptxkit.runtime.abilities import IMAGE, TARGET, Measurement
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.emulated_streams import Stream, StreamOrder
+from ptxkit.runtime.emulated_texels import EmulatedTexels
 from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Kernel, LoadedModule, OpenLaunch, check_resources
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.engine.program import Program
     from ptxkit.isa.model import Module
     from ptxkit.runtime.tensor_map.limits import Encoding
+    from ptxkit.runtime.texture.layout import TexelObject, Texels
 
 RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc
 KEPT_MODULES = 64
@@ -160,6 +162,10 @@ class EmulatedDevice(MakesArrays, HasSettings):
             m.along_w,
         )
 
+    def texel_object(self, texels: Texels) -> EmulatedTexels:
+        """A texture or surface object."""
+        return EmulatedTexels(self.machine, texels)
+
     def foreign(self, value: Any, what: str) -> np.ndarray[Any, Any] | None:
         """Another library's array in host memory, as a numpy array.
 
@@ -220,7 +226,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 "write ptxkit.EmulatorSettings(racecheck=...)"
             )
         chosen = self._order.of(stream, kernel.readable)
-        execute = self._executable(kernel, geometry)
+        execute = self._executable(kernel, geometry, tuple(bound.objects))
         params = bytes(bound.buffer)
         return lambda: self._fire(kernel, chosen, lambda: execute(params, settings, chosen))
 
@@ -250,7 +256,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
             captured.append(run)
 
     def _executable(
-        self, kernel: Kernel, geometry: Geometry
+        self, kernel: Kernel, geometry: Geometry, objects: tuple[TexelObject, ...] = ()
     ) -> Callable[[bytes, EmulatorSettings | None, Stream], None]:
         """A function that executes a kernel to its end, from a parameter buffer, settings and a stream, and counts."""
         program: Program = kernel.handle
@@ -261,6 +267,8 @@ class EmulatedDevice(MakesArrays, HasSettings):
         def execute(params: bytes, settings: EmulatorSettings | None, chosen: Stream) -> None:
             current = settings or self.current_settings
             footprint = self._order.footprint(current.racecheck)
+            for texels in objects:
+                texels.refresh(0)
             result = program.launch(
                 kernel.name,
                 params,
@@ -274,6 +282,9 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 settings=current,
                 footprint=footprint,
             )
+            for texels in objects:
+                texels.write_back(0)
+                texels.mark(footprint)
             if result.counters is None:
                 self._all_counted = False
             else:

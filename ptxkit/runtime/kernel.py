@@ -201,7 +201,10 @@ class Kernel:
             UsageError, LaunchError: as :meth:`prepare`.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
-        return self.backend.unbound(self, self._bound(args, "a launch with open arguments"), geometry)
+        bound = self._bound(args, "a launch with open arguments")
+        if bound.objects:
+            raise LaunchError(f"{self.readable}: a launch with open arguments takes no Texture or Surface; use prepare()")
+        return self.backend.unbound(self, bound, geometry)
 
     def _bound(self, args: tuple[Any, ...], what: str) -> Bound:
         """The arguments, packed; LaunchError if one is in host memory."""

@@ -16,6 +16,9 @@ _KEEPS = {
 }
 """Instruction -> indices of the operands from which an address passes to the result, possibly with an offset."""
 
+_TAKES_HANDLE = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq"})
+"""Instructions that write the handle of a texture or surface object in brackets."""
+
 
 def addresses(function: Function) -> tuple[frozenset[str], frozenset[str]]:
     """(parameters that are addresses, parameters that may be), by name.
@@ -59,6 +62,8 @@ def _kept(instruction: Instruction, names: set[str], sources: dict[str, set[str]
 def _used_as_address(instruction: Instruction) -> list[Operand | None]:
     if instruction.opcode.startswith("cvta.to"):
         return [instruction.operands[1]]
+    if instruction.name in _TAKES_HANDLE:
+        return []
     return [o.base for o in instruction.operands if isinstance(o, Address)]
 
 

@@ -58,7 +58,7 @@ class Entry:
         function: its PTX.
         parameters: in order.
         declarations: the parameters as the source declares them, or their types as far as they are known.
-        handles: the parameters that are handles of textures or surfaces, which only the CUDA runtime can create.
+        handles: the parameters that are handles of textures or surfaces, which no value of ``--arg`` stands for.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Entry:
             return ""
         return (
             f"{self.name} takes a handle of a texture or surface ({', '.join(self.handles)}), which ptxkit run cannot create; "
-            "run the kernel from a program that does"
+            "launch it from Python or a description with ptxkit.Texture or ptxkit.Surface"
         )
 
     @property

@@ -185,6 +185,10 @@ class Case:
         value = self.inputs.get(name)
         return self.array(name) if value is None or is_array(value) else value
 
+    def constant(self, name: str) -> bool:
+        """Whether a name is that of an input that is no output, too."""
+        return name in self.inputs and name not in self.output_specs
+
     def reset(self, poison: int | None = None) -> None:
         """Poison every byte of outputs and temporaries; restore inputs that are updated in place or were overwritten.
 

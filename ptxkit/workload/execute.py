@@ -16,6 +16,7 @@ import numpy as np
 
 from ptxkit.errors import DescriptionError, LaunchError, MissingKernelError, UnavailableError, UsageError
 from ptxkit.runtime.tensor_map.description import TensorMap
+from ptxkit.runtime.texture.description import Surface, Texture
 from ptxkit.targets import missing
 from ptxkit.workload.blame import at, is_placed
 from ptxkit.workload.build import Build, compiled
@@ -279,7 +280,7 @@ def lacking(variant: Variant, device: Device, kernel: str) -> str | None:
 
 def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:
     return kernel.prepare(
-        *launch_arguments(kernel, launch, case.argument),
+        *launch_arguments(kernel, launch, case.argument, case.constant),
         grid=launch.grid,
         block=launch.block,
         shared=launch.shared,
@@ -288,25 +289,30 @@ def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:
     )
 
 
-def launch_arguments(kernel: Kernel, launch: Launch, named: Callable[[str], Any]) -> list[Any]:
+def launch_arguments(
+    kernel: Kernel, launch: Launch, named: Callable[[str], Any], constant: Callable[[str], bool] = lambda name: False
+) -> list[Any]:
     """The values of a launch's arguments for its kernel.
 
     Args:
         named: name of an input, output or temporary -> array or scalar. It replaces names and arrays of tensor maps.
+        constant: whether no launch writes an array, so that textures of it are copied once.
 
     Raises:
         LaunchError: a Python number that a parameter cannot hold.
     """
-    arguments = [_argument(named, a) for a in launch.args]
+    arguments = [_argument(named, constant, a) for a in launch.args]
     for parameter, (index, value) in zip(kernel.parameters, enumerate(arguments), strict=False):
         if isinstance(value, (int, float)) and not isinstance(value, np.generic) and parameter.dtype is not None:
             arguments[index] = _typed(value, parameter.dtype, f"{launch.kernel}: parameter {parameter.name}")
     return arguments
 
 
-def _argument(named: Callable[[str], Any], given: Any) -> Any:
-    """The value of a launch argument; names and tensor maps of names are replaced by arrays."""
-    if isinstance(given, TensorMap) and isinstance(given.array, str):
+def _argument(named: Callable[[str], Any], constant: Callable[[str], bool], given: Any) -> Any:
+    """The value of a launch argument; names, and tensor maps, textures and surfaces of names, are replaced by arrays."""
+    if isinstance(given, (TensorMap, Texture, Surface)) and isinstance(given.array, str):
+        if isinstance(given, Texture) and constant(given.array):
+            given = replace(given, refresh=False)
         return given.with_array(named(given.array))
     return named(given) if isinstance(given, str) else given
 

@@ -86,8 +86,9 @@ class Launch:
     Attributes:
         kernel: function name; with ``template`` the name of a function template.
         grid: number of CTAs. block: threads of a CTA. Both become (x, y, z).
-        args: one for each parameter of the kernel: a string names an input, an output or a temporary, as does a
-            ``TensorMap("x", box=...)``; other values are converted to the parameter's type.
+        args: one for each parameter of the kernel: a string names an input, an output or a temporary, as do
+            ``TensorMap("x", box=...)``, ``Texture("x")`` and ``Surface("x")``; other values are converted to the parameter's
+            type.
         shared: dynamic shared memory of a CTA in bytes.
         cluster: CTAs of a cluster as (x, y, z), or None for a launch without clusters.
         cooperative: all CTAs are resident at the same time, so that they may wait for each other.

@@ -46,6 +46,10 @@ class Counters:
         async_misaligned_bytes: bytes of bulk copies from global memory to shared memory at an address that is no multiple of
             128. The ISA requires a multiple of 16 only, but on an H200 copies of rows to odd multiples of 16 reached 81 to
             89% of the bandwidth of aligned ones, and to other multiples of 32 they reached 96 to 100%.
+        texture_bytes: bytes of the texels that fetches read (``"fetch"``: 2, 4 or 8 texels of each level for a linear filter,
+            none outside of the texture), and that surface instructions load, store and update (``"load"``, ``"store"``,
+            ``"atomic"``). They are in no other count, nor are the copies of arrays to textures and surfaces. How texels lie in
+            sectors is not published.
         unwritten_loads: elements of outputs and temporaries that were read while they still held the sentinel value of
             uninitialised memory, so that the kernel has probably not written them. Bulk and tensor copies that read outputs
             or temporaries, and bulk and tensor reductions into them, are counted without examining the bytes. Verification
@@ -83,6 +87,7 @@ class Counters:
     async_bytes: Mapping[str, int] = field(default_factory=dict)
     async_sectors: Mapping[str, int] = field(default_factory=dict)
     async_misaligned_bytes: int = 0
+    texture_bytes: Mapping[str, int] = field(default_factory=dict)
     unwritten_loads: int = 0
 
     def __add__(self, other: Counters) -> Counters:

@@ -56,6 +56,8 @@ _SPECIAL = {"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"}
 _WARP = {"shfl", "vote", "match", "redux", "elect", "activemask"}
 _SYNC = {"bar", "barrier", "mbarrier", "membar", "fence", "nanosleep", "griddepcontrol"}
 _TENSOR = {"mma": "mma", "wmma": "mma", "wgmma": "wgmma", "tcgen05": "tcgen05"}
+_TEXTURE = {"tex", "tld4", "txq", "istypep"}
+_SURFACE = {"suld", "sust", "sured", "suq"}
 _MATRIX_MOVES = {"ldmatrix", "stmatrix", "movmatrix"}
 
 
@@ -84,6 +86,8 @@ def classify(opcode: str) -> str:
         return _TENSOR[name]
     if name in _MATRIX_MOVES:
         return "matrix.move"
+    if name in _TEXTURE or name in _SURFACE:
+        return "texture" if name in _TEXTURE else "surface"
     if name == "bar" and "warp" in parts:
         return "warp"
     if name in _WARP:
@@ -143,6 +147,7 @@ class _Sum:
     remote: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     loops: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sectors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    texels: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def freeze(self) -> Counters:
         return Counters(
@@ -152,6 +157,7 @@ class _Sum:
             flops_by_type=dict(self.flops),
             async_bytes=dict(self.moved),
             async_sectors=dict(self.sectors),
+            texture_bytes=dict(self.texels),
             remote_shared_bytes=dict(self.remote),
             loop_atomics=dict(self.loops),
         )
@@ -232,6 +238,8 @@ def _add(s: _Sum, i: Instruction, lanes: int, warps: int, number: int, tally: Ta
                 s.flops[what.removeprefix("flops.")] += amount
             elif what.startswith("sectors."):
                 s.sectors[what.removeprefix("sectors.")] += amount
+            elif what.startswith("texture."):
+                s.texels[what.removeprefix("texture.")] += amount
             elif what == UNWRITTEN:
                 s.n["unwritten_loads"] += amount
             elif what == "misaligned":

@@ -28,6 +28,9 @@ class Hardware:
         capacity: bytes of global memory; default is three quarters of what the host has free.
         sms: SMs that %nsmid reports and that hold a cooperative grid; default is those of the target's reference GPU.
         workers: host threads that execute waves.
+
+    Attributes:
+        texel_objects: handle -> texture or surface object.
     """
 
     def __init__(self, capacity: int | None = None, sms: int | None = None, workers: int | None = None) -> None:
@@ -35,6 +38,7 @@ class Hardware:
         self.sms = sms
         self.workers = worker_count() if workers is None else workers
         self.version = 0
+        self.texel_objects: dict[int, object] = {}
         self.atomic_lock = threading.RLock()
         self._serial = itertools.count(1)
 

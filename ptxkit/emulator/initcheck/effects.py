@@ -206,6 +206,13 @@ def _matrix_rows(
     return [shadow(b, origin) for b in bits]
 
 
+@rule("tex", "tld4", "txq", "istypep", "suld", "suq", "sust", "sured")
+def _texels(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
+    """Textures and surfaces: no operand may be undefined; their texels count as initialised."""
+    for s in sources:
+        check.require(w, x, s, "accesses texels with")
+
+
 @rule("movmatrix", "shfl")
 def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """shfl and movmatrix: bits move between the lanes of a warp."""

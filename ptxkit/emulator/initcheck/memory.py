@@ -97,6 +97,7 @@ class _Machine:
         self.memory: MemoryState = memory
         self.atomic_lock: AbstractContextManager[object] = LOCK
         self.version = 0
+        self.texel_objects: dict[int, object] = {}
 
     def allocate(self, nbytes: int, name: str = "") -> int:
         """Not supported: no instruction that is executed on undefined bits allocates memory."""

@@ -68,9 +68,11 @@ class MachineState(Protocol):
 
     Attributes:
         version: number of changes of memory, by which a waiting wave recognises progress.
+        texel_objects: handle -> texture or surface object, of :class:`ptxkit.emulator.texture.texels.TexelObject`.
     """
 
     version: int
+    texel_objects: dict[int, object]
 
     @property
     def memory(self) -> MemoryState:

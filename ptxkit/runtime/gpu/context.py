@@ -22,7 +22,9 @@ from ptxkit.targets import TARGETS, Target
 from ptxkit.targets.gpus import DeviceFacts
 
 if TYPE_CHECKING:
+    from ptxkit.runtime.gpu.texture import GpuTexels
     from ptxkit.runtime.tensor_map.limits import Encoding
+    from ptxkit.runtime.texture.layout import Texels
 
 FAULTS: dict[int, type[FaultError]] = {
     700: MemoryFault,  # CUDA_ERROR_ILLEGAL_ADDRESS
@@ -212,6 +214,13 @@ class GpuContext(MakesArrays):
 
         self._enter()
         return encode(self.driver, self.name, tuple(self.core.compute_capability), m)
+
+    def texel_object(self, texels: Texels) -> GpuTexels:
+        """A texture or surface object."""
+        from ptxkit.runtime.gpu.texture import GpuTexels
+
+        self._enter()
+        return GpuTexels(self.driver, self._check, self.retired.append, texels)
 
     def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
         """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; an array in host memory as a

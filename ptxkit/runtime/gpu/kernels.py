@@ -178,7 +178,7 @@ class GpuKernels(GpuContext):
             raise UsageError(f"{kernel.readable}: settings= is for the emulator only, and this is {self.name}")
         where = self.stream_handle if stream is None else stream_pointer(stream)
         plainly, config, buffer = self._launchable(kernel, bound, geometry, where)
-        keep = (buffer, bound.keep, stream)
+        keep = (buffer, bound.keep, bound.objects, stream)
         name, recent, refused = kernel.readable, self._recent, self._refused
         submit: Callable[[], int] = plainly
 
@@ -197,14 +197,19 @@ class GpuKernels(GpuContext):
             submit = graph if graph is plainly or where == self.stream_handle else replay
             return submit()
 
-        if not once:
+        if not once and not bound.objects:
             submit = first
+        objects = tuple(bound.objects)
 
         def fire(keep: Any = keep) -> None:
+            for one in objects:
+                one.refresh(where)
             recent[name] = None
             code = plainly() if self._plain else submit()
             if code:
                 refused(name, code, geometry, plainly)
+            for one in objects:
+                one.write_back(where)
 
         return fire
 

@@ -39,6 +39,7 @@ from ptxkit.runtime.tensor_map.limits import (
     whole_numbers,
 )
 from ptxkit.runtime.tensor_map.rules import check_array, check_box, check_columns
+from ptxkit.runtime.texture.layout import TexelObject, Texels
 
 
 class Encoder(Memory, Protocol):
@@ -54,6 +55,17 @@ class Encoder(Memory, Protocol):
 
     def tensor_map(self, m: Encoding) -> bytes:
         """A tensor map as kernels on the device read it."""
+
+    def texel_object(self, texels: Texels) -> TexelObject:
+        """A texture or surface object; its texels are not copied yet."""
+
+
+class Described(Protocol):
+    """A description of an array: a TensorMap, a Texture or a Surface."""
+
+    @property
+    def array(self) -> Any:
+        """The array, its address, or its name."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +216,8 @@ class TensorMap:
         return f"TensorMap({', '.join(shown + [f'{f.name}={getattr(self, f.name)!r}' for f in given])})"
 
 
-def device_address(m: TensorMap, memory: Encoder, what: str) -> int | np.ndarray[Any, Any]:
-    """Address of the array of a map, or the array itself if it is in host memory.
+def device_address(m: Described, memory: Encoder, what: str) -> int | np.ndarray[Any, Any]:
+    """Address of the array of a description, or the array itself if it is in host memory.
 
     Args:
         what: begins messages.
@@ -230,7 +242,7 @@ def device_address(m: TensorMap, memory: Encoder, what: str) -> int | np.ndarray
         else None
     )
     if found is None:
-        raise LaunchError(f"{what}: a TensorMap is of an array or of np.uint64(address), not of {array!r}")
+        raise LaunchError(f"{what}: a {type(m).__name__} is of an array or of np.uint64(address), not of {array!r}")
     return found
 
 

@@ -170,12 +170,12 @@ def test_trap_names_line_and_thread():
 
 def test_every_unsupported_form_is_reported_at_once():
     run = Run(
-        kernel("frobnicate.u32 %r0, %r1;\n tex.2d.v4.f32.f32 {%f0,%f1,%f2,%f3}, [%rd0, {%f0,%f1}];\n mov.u8 %h0, 1;")
+        kernel("frobnicate.u32 %r0, %r1;\n tex.2dms.v4.f32.s32 {%f0,%f1,%f2,%f3}, [%rd0, {%r0,%r1,%r2,%r3}];\n mov.u8 %h0, 1;")
     )
     with pytest.raises(UnsupportedError) as caught:
         run(np.zeros(1), np.zeros(1))
     text = str(caught.value)
-    assert "frobnicate.u32" in text and "tex.2d" in text and "mov.u8" in text
+    assert "frobnicate.u32" in text and "tex.2dms" in text and "mov.u8" in text
 
 
 def test_a_predicate_keeps_the_old_value_in_the_other_lanes():

@@ -1,0 +1,1 @@
+"""Textures and surfaces as arguments of kernels, for every device."""
