@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
 // bandwidth is limited, or together with x where the row is short or where ptxas would spill otherwise. Without
 // PREFETCH_WEIGHTS they are read from L1 after the sums, and more CTAs are resident because fewer registers are used.
 template <class T, Activation A, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>)
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 1>)
 layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols,
                      float eps) {
     using S = typename Tile::template Shape<T>;

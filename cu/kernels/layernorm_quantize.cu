@@ -99,19 +99,21 @@ __device__ __forceinline__ unsigned quantized_word(const float* v, const Quantiz
 template <int CACHE, class S, class With>
 __device__ __forceinline__ void store_quantized(const RowLayout<S>& layout, signed char* matrix, const Row<S>& row,
                                                 const Quantizer& quantizer, const With& with) {
-    signed char* q = matrix + layout.first + layout.thread * (layout.vectors ? S::WIDTH : 1);
     if (layout.vectors) {
+        signed char* q = matrix + layout.first - layout.head;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
             unsigned words[S::WIDTH / 4];
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j += 4) words[j / 4] = quantized_word(&row.v[i][j], with);
-            if (i * S::WIDTH < layout.valid) store_words<CACHE>(q + i * S::threads * S::WIDTH, words);
+            if (layout.is_whole(i)) store_words<CACHE>(q + layout.vector_at(i), words);
         }
+        layout.each_single(row, [&](size_t i, float v) { q[i] = quantizer(v); });
     } else {
+        typename RowLayout<S>::template SingleColumns<signed char> q(matrix + layout.first + layout.thread);
 #pragma unroll
-        for (int k = 0; k < S::elements; k++) {
-            if (k < layout.valid) q[k * S::threads] = quantizer(row[k]);
+        for (int k = 0; k < S::elements; k++, q.advance()) {
+            if (k < layout.valid) q[k] = quantizer(row[k]);
         }
     }
 }
@@ -150,8 +152,7 @@ __device__ __forceinline__ void finish_quantized(const RowLayout<S>& layout, sig
 // after the sums (with FULL_TILE the first two vectors of a thread a little earlier), and more CTAs are resident
 // because fewer registers are used.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2,
-                                                          sizeof(T) == 4 && !Tile::PREFETCH_WEIGHTS ? 8 : 32>)
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 1>)
 layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows,
                               int cols, float eps) {
     using S = typename Tile::template Shape<T>;

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T
 // With PREFETCH_WEIGHTS, gamma is requested together with x. Without, it is read from L1 after the sum, and more CTAs
 // are resident because fewer registers are used.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>) rmsnorm_vectorized(
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 2 : 1>) rmsnorm_vectorized(
     const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     __shared__ RootMeanSquareSlots<S> slots;

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(THREADS) softmax_dropout(const float* x, T* y,
 // vectorized
 
 template <class T, bool DROPOUT, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2, DROPOUT ? 32 : 16>) softmax_vectorized(
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 1, DROPOUT ? 48 : 32>) softmax_vectorized(
     const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = typename Tile::template Shape<T>;
     __shared__ GuessedSlots<S> slots;

@@ -267,7 +267,7 @@ elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, operation, out, {arrays});
         ]
         lines += ["row_wait<S>();"]
         some = f"{self._pointer(self.elements[0])}_row"
-        word = self._word("layout.first + layout.column(k)")
+        word = self._word("layout.index(k)")
         for iteration, number in enumerate(self.expression.reductions):
             lines += self._ready(rows, number)
             reduction = REDUCTIONS[self.source.values[number].operation]
@@ -276,7 +276,7 @@ elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, operation, out, {arrays});
             lines += [
                 f"const float part{number} = {some}.{method}([&](float, int k) {{",
                 f"    const float value = {value};",
-                f"    return k < layout.valid ? {unwrapped(reduction.term.format('value'))} : {padding};",
+                f"    return layout.is_column(k) ? {unwrapped(reduction.term.format('value'))} : {padding};",
                 "});",
                 f"const float whole{number} = row_{method}(part{number}, slots, {iteration % 2});",
                 f"const float t{number} = {unwrapped(reduction.result.format(f'whole{number}'))};",

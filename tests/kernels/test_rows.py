@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ptxkit.errors import UsageError
+from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.rows.row_tiles import shapes
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts
 from ptxkit.workload import registry
 
 TARGET = Target.parse("sm_90a")
@@ -19,22 +22,24 @@ def tile_of(kernel, size, tile=None, **options):
 @pytest.mark.parametrize(
     ("kernel", "size", "dtype", "expected"),
     [
-        ("layernorm", "128x4096", "f32", (512, 2, True, True)),
-        ("layernorm", "128x256", "f32", (128, 1, True, False)),  # complete before a grid that starts late would begin
-        ("layernorm", "1024x1024", "bf16", (128, 1, True, False)),
-        ("rmsnorm", "16384x4096", "f32", (256, 4, True, False)),
-        ("rmsnorm", "16384x4096", "bf16", (256, 2, False, False)),
-        ("softmax", "1024x1024", "f32", (128, 2, None, True)),
-        ("softmax", "16384x4096", "f32", (256, 4, None, False)),
-        ("scale_mask_softmax", "1024x1024", "bf16", (128, 1, None, True)),
-        ("layernorm_quantize", "128x4096", "f32", (256, 4, True, True)),
-        ("layernorm_quantize", "128x1024", "f32", (128, 2, True, True)),  # one row per CTA
-        ("layernorm_quantize", "128x8192", "f32", (512, 4, True, True)),
+        ("layernorm", "128x4096", "f32", (1024, 1, True)),  # all rows are resident: one vector for each thread
+        ("layernorm", "128x256", "f32", (64, 1, True)),
+        ("layernorm", "1024x1024", "bf16", (128, 1, False)),
+        ("layernorm", "2048x5120", "bf16", (128, 5, False)),  # all registers hold columns
+        ("rmsnorm", "16384x4096", "f32", (256, 4, True)),
+        ("rmsnorm", "16384x4096", "bf16", (128, 4, False)),
+        ("rmsnorm", "2048x3584", "bf16", (128, 4, False)),
+        ("softmax", "1024x1024", "f32", (128, 2, None)),
+        ("softmax", "225x15987", "f32", (512, 8, None)),  # two rows on each SM, so that all are resident
+        ("softmax", "60000x512", "f16", (128, 4, None)),  # two rows for each warp
+        ("scale_mask_softmax", "1024x1024", "bf16", (128, 1, None)),
+        ("layernorm_quantize", "128x1024", "f32", (256, 1, True)),
+        ("layernorm_quantize", "2048x5120", "bf16", (128, 5, False)),
     ],
 )
 def test_preferred_tiles(kernel, size, dtype, expected):
     tile = tile_of(kernel, size, dtype=dtype)
-    assert (tile.THREADS, tile.VECTORS, tile.get("PREFETCH_WEIGHTS"), tile.NO_EARLY_LAUNCH) == expected
+    assert (tile.THREADS, tile.VECTORS, tile.get("PREFETCH_WEIGHTS")) == expected
     assert tile.CLUSTER == 1
 
 
@@ -44,3 +49,32 @@ def test_the_next_grid_starts_late_only_where_rows_stay_in_l2(kernel):
     assert not tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": False}).NO_EARLY_LAUNCH
     with pytest.raises(UsageError, match="NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"):
         tile_of(kernel, "16384x4096", {"NO_EARLY_LAUNCH": True})
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "shifted"),
+    [("32x50257", "bf16", True), ("32x50257", "f32", False), ("32x50256", "bf16", False), ("1000x129", "bf16", False)],
+)
+def test_long_rows_of_16_bits_that_begin_between_two_vectors_move_in_vectors(size, dtype, shifted):
+    assert tile_of("softmax", size, dtype=dtype).SHIFTED is shifted
+
+
+@pytest.mark.parametrize(("rows", "cols", "cluster"), [(64, 8192, 1), (64, 8200, 2), (200, 9000, 1), (16, 50_000, 8)])
+def test_rows_are_distributed_over_clusters_where_sms_would_be_idle(rows, cols, cluster):
+    tile = tile_of("softmax", f"{rows}x{cols}", dtype="bf16")
+    assert cluster == tile.CLUSTER
+
+
+@pytest.mark.parametrize("gpu", REFERENCE_GPUS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_every_gpu_has_shapes_that_hold_a_row(gpu, dtype):
+    target = Target.parse(f"sm_{gpu.cc}{'a' if gpu.cc >= 90 else ''}")
+    facts = DeviceFacts(gpu.name, target, gpu.sms, gpu.l2_bytes, gpu.name)
+    for rows, cols in ((1, 1), (7, 30_000), (1000, 129), (100_000, 64), (3000, 3000)):
+        workload = registry.get("softmax")(rows=rows, cols=cols, dtype=dtype).on(facts)
+        found = list(shapes(workload, cols, 1, 32))
+        assert found
+        for shape in found:
+            assert shape.threads * shape.vectors * shape.cluster * width(dtype) >= cols
+            assert shape.cluster <= target.limits.portable_cluster
+            assert shape.resident >= 1

@@ -71,11 +71,11 @@ struct Deviations {
     }
 };
 
-// Combines COUNT partial variances: part(i) is the i-th, of columns(i) columns.
+// Combines `count` partial variances: part(i) is the i-th, of columns(i) columns.
 template <int COUNT, class Part, class Columns>
-__device__ __forceinline__ Deviations joined(Part part, Columns columns) {
+__device__ __forceinline__ Deviations joined(Part part, Columns columns, unsigned count = COUNT) {
     const float pivot = part(0).pivot;
-    const Pair sums = sum_below<COUNT>([&](unsigned i) { return part(i).from(pivot, columns(i)); });
+    const Pair sums = sum_below<COUNT>([&](unsigned i) { return part(i).from(pivot, columns(i)); }, count);
     return {pivot, sums.x, sums.y};
 }
 
@@ -96,7 +96,7 @@ __device__ __forceinline__ Deviations row_deviations(Deviations mine, const RowL
     } else {
         const Deviations* warps = records.gather(mine, buffer);
         return joined<S::warps>([&](unsigned i) { return warps[i]; },
-                                [&](unsigned i) { return layout.warp_columns(i); });
+                                [&](unsigned i) { return layout.warp_columns(i); }, S::launched_warps());
     }
 }
 
@@ -117,7 +117,7 @@ struct StandardizeSlots {
 template <class S, class Slots, class F>
 __device__ __forceinline__ Statistics standardize(Row<S>& row, const RowLayout<S>& layout, float eps, Slots& slots,
                                                   F loaded) {
-    const float inverse_cols = rcp_approx(layout.cols), valid = layout.valid,
+    const float inverse_cols = rcp_approx(layout.cols), valid = layout.held(),
                 inverse_held = rcp_approx(fmaxf(valid, 1.0f));
     const float columns = layout.warp_columns(S::warps == 1 ? 0 : layout.thread / S::lanes);
     const float inverse_columns = rcp_approx(fmaxf(columns, 1.0f));

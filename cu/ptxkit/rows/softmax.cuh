@@ -20,12 +20,13 @@ struct MaxSum {
     float largest, sum;
 };
 
-// Combines COUNT partial results, of which part(i) is the i-th.
+// Combines `count` partial results, of which part(i) is the i-th.
 template <int COUNT, class Part>
-__device__ __forceinline__ MaxSum joined(Part part) {
-    const float largest = max_below<COUNT>([&](unsigned i) { return part(i).largest; });
+__device__ __forceinline__ MaxSum joined(Part part, unsigned count = COUNT) {
+    const float largest = max_below<COUNT>([&](unsigned i) { return part(i).largest; }, count);
     const float base = base_of(largest);
-    return {largest, sum_below<COUNT>([&](unsigned i) { return part(i).sum * exponential(part(i).largest - base); })};
+    auto moved = [&](unsigned i) { return part(i).sum * exponential(part(i).largest - base); };
+    return {largest, sum_below<COUNT>(moved, count)};
 }
 
 // The result of a row, when all lanes of a warp hold that of their warp.
@@ -40,7 +41,7 @@ __device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, Records& records) {
         return joined<S::CTAS>([&](unsigned i) { return ctas[i].record; });
     } else {
         const MaxSum* all = records.gather(mine);
-        return joined<S::warps>([&](unsigned i) { return all[i]; });
+        return joined<S::warps>([&](unsigned i) { return all[i]; }, S::launched_warps());
     }
 }
 
@@ -62,7 +63,8 @@ __device__ __forceinline__ Softmax exponentials(Row<S>& row, Records& slots) {
     return {exponential(largest - base_of(all.largest)) * inverse_of(all.sum), all.sum};
 }
 
-// An estimate of the row's maximum: the largest of its first columns, up to eight. One lane per warp loads them.
+// An estimate of the row's maximum: the largest of its first columns, or of its first whole vectors, up to eight. One
+// lane per warp loads them.
 template <class S, class T>
 struct Guess {
     static_assert(S::WIDTH <= 8, "128 bits");
@@ -71,8 +73,9 @@ struct Guess {
     bool eight;
 
     __device__ __forceinline__ Guess(const RowLayout<S>& layout, const T* x)
-        : eight(layout.vectors && layout.cols >= 8) {
+        : eight(layout.vectors && layout.cols >= (layout.head ? 8 + S::WIDTH : 8)) {
         const T* from = x + layout.first;
+        if (eight && layout.head) from += S::WIDTH - layout.head;
         const bool mine = (laneid() & (S::lanes - 1)) == 0;
         if (eight) {
 #pragma unroll
@@ -167,7 +170,7 @@ struct Dropped {
         if (layout.vectors) {
 #pragma unroll
             for (int k = 0; k < S::elements; k += 4) {
-                const uint4 words = philox_quad((layout.first + layout.column(k)) / 4, dropout.seed);
+                const uint4 words = philox_quad(layout.index(k) / 4, dropout.seed);
                 const unsigned word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
                 for (int j = 0; j < 4; j++) set(k + j, word[j] < dropout.threshold);
@@ -175,7 +178,7 @@ struct Dropped {
         } else {
 #pragma unroll
             for (int k = 0; k < S::elements; k++) {
-                set(k, philox_element(layout.first + layout.column(k), dropout.seed) < dropout.threshold);
+                set(k, philox_element(layout.index(k), dropout.seed) < dropout.threshold);
             }
         }
     }

@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.elementwise.elementwise import stays_in_l2
-from ptxkit.kernels.measured import keep_input_bytes, measured
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
 THREADS = 256  # threads of a CTA in the unfused chain and in fused
 ELEMENTS = 4  # elements of a thread in the element-wise launches of the chain
 FULL_TILE_COLUMNS = 32  # maximum number of columns per thread for code without bounds checks
-
-
-def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
-    """Tiles by size.
-
-    Few rows do not fill the SMs, so a row is distributed over many threads. Many rows fill them; the latency of device memory
-    is then hidden by as many bytes in flight as threads and registers allow.
-    """
-    few, resident = w.rows <= 512, stays_in_l2(w)
-    if few or resident:
-        alone = row.few(w)  # at most as many rows as SMs
-        vectors = 1 if alone and w.cols <= 512 else 4 if (alone and w.cols >= 2048) or w.cols > 8192 else 2
-    else:
-        vectors = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
-    threads = 128
-    while threads < w.device.target.limits.threads_per_cta and 4 * vectors * threads < w.cols:
-        threads *= 2
-    while vectors < 8 and 4 * vectors * threads < w.cols:
-        vectors *= 2
-    cluster = 1
-    while cluster < 8 and 4 * vectors * threads * cluster < w.cols:
-        cluster *= 2
-    if 4 * vectors * threads * cluster < w.cols:
-        threads, vectors = 512, 4  # in chunks, which leave registers for addresses
-    # CACHE_INPUT is faster if x is many times larger than L2; for smaller x, CACHE does not change the time.
-    cache = 0 if w.work().bytes < keep_input_bytes(w.device) else 4
-    tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": cache}
-    if not few and not resident:
-        for most, more in measured(w.device).rows.l2norm_threads.items():
-            if most // 2 < w.cols <= most and 2 * threads == more:
-                tile["THREADS"] = more
-    if resident and (w.cols >= 1024 or not row.few(w)):
-        yield tile | {"NO_EARLY_LAUNCH": True}
-    yield tile
-    for staged in (True, False):
-        for ctas in (cluster, 1):  # the second one is for targets without clusters
-            yield {"THREADS": 512, "VECTORS": 4, "CLUSTER": ctas, "CACHE": cache, "STAGED": staged}
 
 
 class FusedL2norm(Workload):
@@ -125,7 +86,7 @@ class FusedL2norm(Workload):
         args = ("x", "y", self.cols, "eps")
         return [Launch("l2norm_fused", self.rows, THREADS, args, shared=shared, template=(THREADS, keep))]
 
-    @variant(tile=row.TILE_WITHOUT_WEIGHTS, constraint=row.usable(beside=28), prefer=preferred)
+    @variant(tile=row.TILE_WITHOUT_WEIGHTS, constraint=row.usable(beside=28), prefer=row.preferred(28))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster."""
         args = ("x", "y", self.rows, self.cols, "eps")

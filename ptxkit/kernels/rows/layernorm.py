@@ -103,7 +103,7 @@ class Layernorm(Workload):
     @variant(
         tile=row.TILE,
         constraint=row.usable(beside=36, early=2),
-        prefer=row.preferred(heavy=True),
+        prefer=row.preferred(36, weights=2),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""

@@ -82,7 +82,7 @@ class LayernormQuantize(Workload):
     @variant(
         tile=row.TILE,
         constraint=row.usable(beside=36, early=2),
-        prefer=row.preferred(heavy=True, cache=0, alone=16, late=True),
+        prefer=row.preferred(36, weights=2, cache=0),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; two barriers."""
@@ -94,6 +94,7 @@ class LayernormQuantize(Workload):
         constraint=pipeline.usable(beside=36, weights=2),
         prefer=pipeline.preferred,
         requires=("tma",),
+        slower=lambda w: "many small CTAs hide more latency than persistent ones that prefetch rows",
     )
     def pipelined(self, t: Tile) -> list[Launch]:
         """Persistent CTAs: TMA copies the next rows to shared memory while one is computed."""

@@ -78,7 +78,7 @@ class Rmsnorm(Workload):
         args = ("x", "gamma", "y", self._rstd, self.cols, "eps")
         return [row.kept("rmsnorm_fused", self, args, (row.cu_type(self.dtype),))]
 
-    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True))
+    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(36, weights=1, early=True))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")

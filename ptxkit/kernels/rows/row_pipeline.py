@@ -265,6 +265,19 @@ def _measured_persistent(w: Any, tile: dict[str, Any], weights: int) -> Iterator
             yield tile | dict(entry.tile)
 
 
+def vectorized_is_faster(w: Any) -> str | None:
+    """Why the variant ``vectorized`` is faster than ``persistent``, or None."""
+    dtype = getattr(w, "dtype", "f32")
+    if w.cols % width(dtype):
+        return "rows that begin between two vectors cannot be prefetched by bulk copies"
+    file, row_bytes = 4 * w.device.target.limits.registers, w.cols * row.itemsize(dtype)
+    if 2 * row_bytes < file:
+        return "several rows fit in the registers of an SM, so that one is loaded while another is computed"
+    if w.rows * row_bytes <= w.device.sms * file:
+        return "all rows fit in the registers of the SMs, so that there is nothing to prefetch"
+    return None
+
+
 def persistent(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declares a variant whose launches are those of :func:`launch_persistent`; the arguments are those of :func:`usable`."""
     return variant(
@@ -272,6 +285,7 @@ def persistent(beside: int, weights: int) -> Callable[[Callable[..., Sequence[La
         constraint=persistent_usable(beside, weights),
         prefer=preferred_persistent(weights),
         requires=("tma",),
+        slower=vectorized_is_faster,
     )
 
 

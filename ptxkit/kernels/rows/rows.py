@@ -7,6 +7,7 @@ The kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +16,8 @@ import numpy as np
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
-from ptxkit.kernels.measured import measured
+from ptxkit.kernels.measured import keep_input_bytes, measured
+from ptxkit.kernels.rows.row_tiles import shapes
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
@@ -24,16 +26,18 @@ Dtype = Literal["f32", "f16", "bf16"]
 THREADS = 256  # threads of a CTA in the unfused chains and the fused kernels
 CHUNK = 4  # elements of a thread in the element-wise launches of the unfused chains
 RECORD_BYTES = 11 * 1024  # shared memory of a CTA that is left for records where it stages a part of a row
+LONG_COLUMNS = 8192  # columns from which SHIFTED is faster with two arrays of weights
 NULL = np.uint64(0)  # a null pointer, for outputs that are not requested
 
 TILE: Mapping[str, list[Any]] = {
     "THREADS": [128, 32, 64, 256, 512, 1024],  # threads of a CTA
-    "VECTORS": [4, 1, 2, 8, 16],  # 128-bit vectors of a row that a thread holds
+    "VECTORS": [4, 1, 2, 8, 16, 3, 5, 6, 7],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
     "CACHE": [1, 0, 2, 3, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
     "PREFETCH_WEIGHTS": [False, True],  # load the weights before the row's sums are known
     "STAGED": [True, False],  # keep rows that do not fit in registers in shared memory instead of reading them again
     "NO_EARLY_LAUNCH": [False, True],  # let the next grid start when this one ends: see follow_previous_grid
+    "SHIFTED": [False, True],  # move rows that begin between two vectors in vectors instead of single columns
 }
 
 FULL_TILE_COLUMNS = 16
@@ -57,6 +61,7 @@ class VectorizedTile(TemplateStruct):
     PREFETCH_WEIGHTS: bool
     NO_EARLY_LAUNCH: bool
     FULL_TILE: bool
+    SHIFTED: bool
 
 
 def capacity(w: Any, t: Tile) -> int:
@@ -65,15 +70,39 @@ def capacity(w: Any, t: Tile) -> int:
     return columns
 
 
+def is_aligned(w: Any) -> bool:
+    """Whether all rows begin with a vector."""
+    return bool(w.cols % width(w.dtype) == 0)
+
+
+def held_columns(w: Any, t: Mapping[str, Any]) -> int:
+    """Number of columns that registers are needed for: with SHIFTED, all elements of the vectors that a row touches."""
+    wide, cols = width(w.dtype), int(w.cols)
+    return cdiv(cols + wide - math.gcd(cols, wide), wide) * wide if t.get("SHIFTED") else cols
+
+
 def lanes(w: Any, t: Tile) -> int:
     """Threads of a CTA that share a row: the smallest power of two whose registers hold its columns, at most THREADS."""
     threads: int = t.THREADS
-    return min(threads, 1 << (cdiv(w.cols, width(w.dtype) * t.VECTORS * t.CLUSTER) - 1).bit_length())
+    return min(threads, 1 << (cdiv(held_columns(w, t), width(w.dtype) * t.VECTORS * t.CLUSTER) - 1).bit_length())
+
+
+def launched_lanes(w: Any, t: Tile) -> tuple[int, int]:
+    """LANES of the kernel and the number of threads of a CTA.
+
+    A CTA with a row of its own has no more warps than hold columns. LANES is 0 if these are fewer than THREADS: the kernel then
+    takes the number from the launch.
+    """
+    shared = lanes(w, t)
+    if shared < t.THREADS:
+        return shared, t.THREADS
+    threads = WARP * cdiv(held_columns(w, t), WARP * width(w.dtype) * t.VECTORS * t.CLUSTER)
+    return (0, threads) if threads < t.THREADS else (t.THREADS, t.THREADS)
 
 
 def in_registers(w: Any, t: Tile) -> bool:
     """Whether a row fits in the registers of a cluster."""
-    return bool(w.cols <= capacity(w, t))
+    return held_columns(w, t) <= capacity(w, t)
 
 
 def staged_bytes(w: Any, t: Tile, size: int = 0) -> int:
@@ -86,11 +115,6 @@ def registers(w: Any, threads: int) -> int:
     """Maximum number of registers per thread with ``threads`` resident threads per SM."""
     limits = w.device.target.limits
     return int(min(limits.registers // threads, limits.registers_per_thread))
-
-
-def few(w: Any) -> bool:
-    """Whether there are at most as many rows as SMs."""
-    return bool(w.rows <= w.device.sms)
 
 
 def late(w: Any, t: Tile) -> bool:
@@ -110,6 +134,10 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     def check(w: Any, t: Tile) -> bool | str:
         held = width(w.dtype) * t.VECTORS
         available = registers(w, t.THREADS)
+        if t.SHIFTED and is_aligned(w):
+            return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
+        if t.SHIFTED and not in_registers(w, t):
+            return "SHIFTED applies to rows in registers"
         if held * (1 + early * bool(t.get("PREFETCH_WEIGHTS"))) + beside > available:
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
@@ -130,88 +158,43 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     return check
 
 
-def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
-    """THREADS, VECTORS and CLUSTER for :func:`preferred`; the cluster may be too small for a row."""
-    wide, shapes = width(w.dtype), measured(w.device).rows
-    held = shapes.columns // wide  # vectors of a thread
+def moves_shifted(w: Any, weights: int) -> bool:
+    """Whether rows that begin between two vectors should move in vectors, with SHIFTED.
 
-    def short(threads: int, vectors: int, cluster: int = 1) -> bool:
-        return bool(wide * vectors * threads * cluster < w.cols)
-
-    threads, vectors, cluster, most_threads = 128, 1, 1, w.device.target.limits.threads_per_cta
-    if resident:
-        vectors = 1 if few(w) else shapes.l2_columns // wide
-        while few(w) and wide * vectors < alone and short(threads, vectors):
-            vectors *= 2
-        while threads < most_threads and short(threads, vectors):
-            threads *= 2
-        while 8 * w.rows <= w.device.sms and cluster < 8 and short(threads, vectors, cluster):
-            cluster *= 2  # several SMs per row, because most would be idle
-        while vectors < held and short(threads, vectors, cluster):
-            vectors *= 2
-    else:
-        vectors = 1 if w.cols <= 64 * wide else 2 * held if heavy else held
-        if not heavy:
-            vectors = shapes.vectors_at.get((itemsize(w.dtype), w.cols), vectors)
-        while threads < 256 and short(threads, vectors):
-            threads *= 2
-        while vectors < 2 * held and short(threads, vectors):
-            vectors *= 2
-    if short(threads, vectors, cluster):  # 64 columns per thread, for which 1024 threads have no registers
-        threads, vectors, cluster = (512, vectors, 1) if not short(512, vectors) else (512, 4 * held, 1)
-    while cluster < 8 and short(threads, vectors, cluster):
-        cluster *= 2
-    if cluster == 4 and vectors == 4 * held and not resident:
-        threads, cluster = shapes.instead_of_four
-    return threads, vectors, cluster
+    Single columns of 16 bits take eight times as many accesses. The vectors of weights, which are put together from two, cost
+    arithmetic; and in short rows there are few vectors beside the first and the last one.
+    """
+    least = WARP * width(w.dtype) if weights < 2 else LONG_COLUMNS
+    return width(w.dtype) == 8 and not is_aligned(w) and w.cols >= least
 
 
 def preferred(
-    shared: bool = True,
-    heavy: bool = False,
-    cache: int = 4,
-    alone: int = 8,
-    late: bool = False,
-    weights: bool = False,
+    beside: int, weights: int = 0, cache: int = 4, early: bool = False
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size, for :data:`TILE`.
-
-    Data in L2 is limited by latency: a row is distributed over many threads, and all its loads, including those of the
-    weights, are in flight at once. Data in device memory needs many bytes in flight per thread, and CACHE_INPUT, with which
-    outputs leave L2 at a steady rate. The number of instructions per column then matters as well, so that few threads hold a
-    row, with many columns each.
+    """Tiles by size, for :data:`TILE`: in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`.
 
     Args:
-        shared: whether the kernel has weights, and so PREFETCH_WEIGHTS.
-        heavy: whether the kernel's instructions limit it more than the bytes in flight.
-        cache: CACHE for data in device memory.
-        alone: columns per thread if there are at most as many rows as SMs.
-        late: whether NO_EARLY_LAUNCH is faster for many rows of 16-bit elements as well.
-        weights: whether PREFETCH_WEIGHTS is faster for rows of f32 in device memory as well.
+        beside: see :func:`usable`.
+        weights: number of arrays that all rows share. If there are some, the kernel has PREFETCH_WEIGHTS, which shortens the
+            latency of a row and takes registers.
+        cache: CACHE for arrays several times larger than L2.
+        early: whether PREFETCH_WEIGHTS is faster for many rows of f32 as well.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
-        resident = stays_in_l2(w)
-        shapes = measured(w.device).rows
-        for most, (of_cta, held) in shapes.chunked.get(w.name, {}).items():
-            if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
+        large, wide = w.work().bytes >= keep_input_bytes(w.device), width(w.dtype)
+        for most, (of_cta, held) in measured(w.device).rows.chunked.get(w.name, {}).items():
+            if wide == 4 and large and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
-        threads, vectors, cluster = _shape(w, resident, heavy, alone)
-        tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
-        wide = width(w.dtype)
-        if wide == 8 and cluster == 8 and not resident:
-            of_cta, held = shapes.instead_of_eight
-            yield tile | {"THREADS": of_cta, "VECTORS": held}
-        if wide * vectors * threads * cluster >= w.cols:
-            at_once = shared and vectors * wide <= 16 and (resident or (weights and wide == 4))
-            early = {"PREFETCH_WEIGHTS": True} if at_once else {}
-            ends = {"NO_EARLY_LAUNCH": True} if resident and (w.cols >= 1024 if few(w) else late or wide == 4) else {}
-            yield tile | early | ends
-            yield tile | early
-            yield tile | ends
+        common = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights)}
+        for shape in shapes(w, held_columns(w, common), 1, beside):
+            tile = shape.tile | common
+            hidden = shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
+            if weights and shape.vectors * wide <= 16 and (hidden or (early and wide == 4)):
+                yield tile | {"PREFETCH_WEIGHTS": True}
             yield tile
-        parts = tile | {"THREADS": 1024, "VECTORS": 16 // wide}  # leaves registers for addresses
-        for ctas in (cluster, 1):  # the second one is for targets without clusters
+        parts = {"THREADS": 1024, "VECTORS": 16 // wide, "CACHE": common["CACHE"]}  # leaves registers for addresses
+        for ctas in (8, 1):  # the second one is for targets without clusters
             yield parts | {"CLUSTER": ctas}
             yield parts | {"CLUSTER": ctas, "VECTORS": 1}  # the last chunk may have less padding
             yield parts | {"CLUSTER": ctas, "STAGED": False}
@@ -219,7 +202,9 @@ def preferred(
     return choose
 
 
-TILE_IN_REGISTERS: Mapping[str, list[Any]] = {name: TILE[name] for name in ("THREADS", "VECTORS", "CLUSTER", "CACHE")}
+TILE_IN_REGISTERS: Mapping[str, list[Any]] = {
+    name: TILE[name] for name in ("THREADS", "VECTORS", "CLUSTER", "CACHE", "SHIFTED")
+}
 """Tile parameters of kernels that take only rows that fit in the registers of a cluster."""
 
 
@@ -228,6 +213,8 @@ def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
 
     def check(w: Any, t: Tile) -> bool | str:
         held, available = inputs * width(w.dtype) * t.VECTORS, registers(w, t.THREADS)
+        if t.SHIFTED and is_aligned(w):
+            return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
         if held + 44 > available:
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
         if not in_registers(w, t):
@@ -242,39 +229,33 @@ def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
 
 
 def preferred_in_registers(inputs: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size, for :data:`TILE_IN_REGISTERS`: as for :func:`preferred`, or fewer vectors in more threads."""
+    """Tiles by size, for :data:`TILE_IN_REGISTERS`, in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`."""
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
-        threads, vectors, cluster = _shape(w, stays_in_l2(w), heavy=inputs > 1, alone=8)
-        cache = 0 if stays_in_l2(w) else 4
-        while True:
-            yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": cache}
-            if vectors > 1 and threads < 1024:
-                threads, vectors = 2 * threads, vectors // 2
-            elif vectors > 1 and cluster < 8:
-                vectors, cluster = vectors // 2, 2 * cluster
-            elif threads > 256 and cluster < 8:
-                threads, cluster = threads // 2, 2 * cluster
-            else:
-                return
+        cache = 4 if w.work().bytes >= keep_input_bytes(w.device) else 0
+        common = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0)}
+        for shape in shapes(w, held_columns(w, common), inputs, 44):
+            yield shape.tile | common
 
     return choose
 
 
 def launch_in_registers(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
     """The launch of a kernel for :data:`TILE_IN_REGISTERS`, whose template arguments end with :class:`VectorizedTile`."""
+    of_row, threads = launched_lanes(w, t)
     tile = VectorizedTile(
         THREADS=t.THREADS,
-        LANES=lanes(w, t),
+        LANES=of_row,
         VECTORS=t.VECTORS,
         CTAS=t.CLUSTER,
         CACHE=t.CACHE,
         PREFETCH_WEIGHTS=False,
         NO_EARLY_LAUNCH=False,
         FULL_TILE=False,
+        SHIFTED=t.SHIFTED,
     )
-    grid = cdiv(w.rows, tile.THREADS // tile.LANES) * t.CLUSTER
-    return Launch(kernel, grid, t.THREADS, args, 0, t.CLUSTER if t.CLUSTER > 1 else None, template=(*template, tile))
+    grid = cdiv(w.rows, tile.THREADS // of_row if of_row else 1) * t.CLUSTER
+    return Launch(kernel, grid, threads, args, 0, t.CLUSTER if t.CLUSTER > 1 else None, template=(*template, tile))
 
 
 def cu_type(dtype: str) -> str:
@@ -314,24 +295,28 @@ def vectorized(
         full = (*template, t.THREADS, t.VECTORS, t.CLUSTER, t.STAGED)
         kept = staged_bytes(w, t, size) if t.STAGED else 0
         return Launch(f"{kernel}_streamed", w.rows * t.CLUSTER, t.THREADS, args, kept, cluster, template=full)
+    of_row, threads = launched_lanes(w, t)
     tile = VectorizedTile(
         THREADS=t.THREADS,
-        LANES=lanes(w, t),
+        LANES=of_row,
         VECTORS=t.VECTORS,
         CTAS=t.CLUSTER,
         CACHE=t.CACHE,
         PREFETCH_WEIGHTS=t.get("PREFETCH_WEIGHTS", False),
         NO_EARLY_LAUNCH=t.NO_EARLY_LAUNCH,
         FULL_TILE=is_full_tile(w, t, full_tile_shares_cta) and t.VECTORS * width(w.dtype) <= full_tile_columns,
+        SHIFTED=t.SHIFTED,
     )
-    grid = cdiv(w.rows, tile.THREADS // tile.LANES) * t.CLUSTER
-    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=(*template, tile))
+    grid = cdiv(w.rows, tile.THREADS // of_row if of_row else 1) * t.CLUSTER
+    return Launch(f"{kernel}_vectorized", grid, threads, args, 0, cluster, template=(*template, tile))
 
 
 def is_full_tile(w: Any, t: Tile, shares_cta: bool) -> bool:
     """Whether each register of each CTA holds a column, for FULL_TILE; ``shares_cta``: also of CTAs with several rows."""
-    rows = t.THREADS // lanes(w, t) if shares_cta else 1
-    return bool(rows * w.cols == capacity(w, t) and w.rows % rows == 0)
+    of_row, threads = launched_lanes(w, t)
+    rows = t.THREADS // of_row if shares_cta and of_row else 1
+    columns = width(w.dtype) * t.VECTORS * threads * t.CLUSTER
+    return bool(rows * w.cols == columns and w.rows % rows == 0)
 
 
 def by_row(

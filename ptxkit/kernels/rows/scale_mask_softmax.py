@@ -81,7 +81,7 @@ class ScaleMaskSoftmax(Workload):
     @variant(
         tile=row.TILE_WITHOUT_WEIGHTS,
         constraint=row.usable(beside=32, size=4),
-        prefer=row.preferred(shared=False, late=True),
+        prefer=row.preferred(40),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""

@@ -96,7 +96,7 @@ class Softmax(Workload):
     @variant(
         tile=row.TILE_WITHOUT_WEIGHTS,
         constraint=row.usable(beside=32),
-        prefer=row.preferred(shared=False),
+        prefer=row.preferred(32),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""

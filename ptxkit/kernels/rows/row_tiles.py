@@ -1,0 +1,147 @@
+"""The order in which the vectorized row kernels try shapes: how many threads, registers and CTAs hold a row.
+
+A CTA loads its row to registers, waits for it, and stores the result. Memory is busy meanwhile if the other CTAs of the SM load
+their rows. Which shape is the fastest therefore follows from the CTAs that are resident at a time, which the registers of a
+thread limit, and from the bytes of their rows.
+
+- If all rows are resident at a time, the latency of one row is the time of the grid. A row is then held by as many threads as
+  possible, and by several SMs where rows are so few that most SMs would be idle.
+- Otherwise the rows of an SM should have :func:`enough_bytes`. With more columns for each thread, fewer registers hold
+  addresses, and more hold rows.
+
+The coefficients were determined on an H200 from the times of 1100 tiles of 54 shapes (docs/rows.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ptxkit import cdiv
+from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.targets.achievable import copy_gbs
+from ptxkit.targets.gpus import gpu_named, reference_gpu
+from ptxkit.targets.sm import WARP
+
+VECTORS = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # vectors of a row that a thread holds
+CLUSTERS = (1, 2, 4, 8)  # CTAs that hold a row; more are not portable
+SHARED_CTA = 128  # threads of a CTA that computes several rows
+LINE_LANES = 8  # threads of a warp whose vectors are a cache line of 128 bytes
+LATENCY_US = 1.33  # that the bytes of an SM's rows should last for at the bandwidth of a copy
+CLUSTER_SHARE = {1: 1.0, 2: 0.95, 4: 0.82, 8: 0.7}  # CTAs of a row -> share of the bytes, as they wait for each other
+SCHEDULED = 128  # threads of a CTA to whose multiple the four partitions of an SM have registers for
+WARP_VECTORS = 4  # maximum number of vectors of a thread where a row has one warp or less
+UNEVEN = 1.5  # factor of the waves of clusters, which do not reach all SMs
+CTA_COLUMNS = 8192  # columns of a CTA from which on another SM saves more than the exchange through its cluster costs
+HELD_COLUMNS = 64  # maximum number of columns of a thread
+FEW_COLUMNS = 32  # and where all rows are resident
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of the kernel.
+
+    Attributes:
+        threads: maximum number of threads of a CTA, a power of two. vectors: of a thread. cluster: CTAs of a row.
+        waves: CTAs over those that are resident at a time.
+        resident: CTAs of an SM at a time. resident_bytes: of their rows.
+    """
+
+    threads: int
+    vectors: int
+    cluster: int
+    waves: float
+    resident: int
+    resident_bytes: int
+
+    @property
+    def tile(self) -> dict[str, Any]:
+        """Its tile parameters."""
+        return {"THREADS": self.threads, "VECTORS": self.vectors, "CLUSTER": self.cluster}
+
+    @property
+    def useful_bytes(self) -> float:
+        """The resident bytes that count: of the CTAs of an SM about one computes, and loads nothing meanwhile."""
+        return self.resident_bytes * self.resident / (self.resident + 1) * CLUSTER_SHARE[self.cluster]
+
+
+def shapes(w: Any, columns: int, inputs: int, beside: int) -> Iterator[Shape]:
+    """The shapes for a workload, best first.
+
+    Args:
+        w: a workload with ``rows`` and ``dtype``.
+        columns: that a row needs registers for.
+        inputs: arrays of which a thread holds its columns at a time.
+        beside: registers of a thread that hold no columns.
+    """
+    wide = width(w.dtype)
+    first = least_cluster(w, columns)
+    found = [
+        shape
+        for cluster in CLUSTERS
+        if first <= cluster <= w.device.target.limits.portable_cluster
+        if cluster == 1 or cluster == first or columns > CTA_COLUMNS * cluster
+        for vectors in VECTORS
+        if wide * vectors * inputs <= HELD_COLUMNS
+        if (shape := _shape(w, columns, vectors, cluster, inputs, beside))
+    ]
+    enough = enough_bytes(w)
+
+    def at_once(shape: Shape) -> bool:
+        waves = shape.waves * (UNEVEN if shape.cluster > 1 else 1)
+        return waves <= 1 and wide * shape.vectors * inputs <= FEW_COLUMNS
+
+    def order(shape: Shape) -> tuple[Any, ...]:
+        if at_once(shape):
+            return False, shape.cluster, shape.vectors
+        return True, -min(shape.useful_bytes, enough), shape.cluster, shape.vectors
+
+    yield from sorted(found, key=order)
+
+
+def enough_bytes(w: Any) -> float:
+    """Bytes of resident rows of an SM with which device memory is busy: what it delivers while a row is computed."""
+    gpu = gpu_named(w.device.gpu) or reference_gpu(w.device.target)
+    return copy_gbs(gpu) * 1e3 * LATENCY_US / float(w.device.sms)
+
+
+def least_cluster(w: Any, columns: int) -> int:
+    """CTAs that hold a row where rows are so few that most SMs would be idle."""
+    cluster, most = 1, min(CLUSTERS[-1], w.device.target.limits.portable_cluster)
+    while cluster < most and w.rows * cluster <= w.device.sms and columns > CTA_COLUMNS * cluster:
+        cluster *= 2
+    return cluster
+
+
+def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside: int) -> Shape | None:
+    """The shape with these numbers; None if it cannot hold a row or is not resident."""
+    limits, wide = w.device.target.limits, width(w.dtype)
+    needed = cdiv(columns, wide * vectors * cluster)
+    if needed <= WARP:
+        lanes = 1 << (needed - 1).bit_length()
+        if vectors > 1 and (lanes < LINE_LANES or vectors > WARP_VECTORS):
+            return None
+        threads = block = max(lanes, min(SHARED_CTA, _fewest(w.rows * lanes, w.device.sms)))
+        rows = block // lanes
+    else:
+        block, rows = WARP * cdiv(needed, WARP), 1
+        threads = 1 << (block - 1).bit_length()
+    if threads > limits.threads_per_cta:
+        return None
+    registers = cdiv(wide * vectors * inputs + beside, 8) * 8
+    if registers >= min(limits.registers // threads, limits.registers_per_thread):  # ptxas would spill some
+        return None
+    given = block if block <= SCHEDULED // 2 else SCHEDULED * cdiv(block, SCHEDULED)
+    resident = min(limits.registers // (registers * given), limits.threads // block, limits.ctas)
+    if not resident:
+        return None
+    waves = cdiv(w.rows, rows) * cluster / (resident * w.device.sms)
+    row_bytes = columns * 16 // wide
+    return Shape(threads, vectors, cluster, waves, resident, resident * rows * row_bytes // cluster)
+
+
+def _fewest(threads: int, sms: int) -> int:
+    """Threads of a CTA with which a grid of ``threads`` reaches all SMs, a power of two of whole warps."""
+    return max(WARP, 1 << max(0, math.ceil(math.log2(max(1, threads // sms)))))
