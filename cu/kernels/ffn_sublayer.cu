@@ -150,21 +150,24 @@ struct FewRowsLayout {
     }
 };
 
-// Calls a function for each 16-byte vector of a row of x in shared memory that this lane has. Not a generic lambda:
-// NVRTC 13.0 takes those for host code.
-template <class Layout>
-struct RowVectors {
-    unsigned char* x;
-    unsigned first, tiles, k;  // this CTA's part of k: its first column and its tiles; all columns
-    unsigned lane;
+// The rows and columns of x that a lane has while a CTA normalizes its part of x: LANES lanes share a row, each has a
+// 16-byte vector of 8 columns in every STEP-th tile, and WARPS warps have the next rows in each of PASSES passes. Few
+// lanes for a row let a warp reduce several rows at the same time; more of them would leave lanes without columns
+// where a CTA has few tiles.
+template <class Tile>
+struct FewRowsLanes {
+    static constexpr int WARPS = 4 * Tile::CONSUMERS, shared_by = 32 * WARPS / Tile::ROWS;
+    static constexpr int LANES = shared_by < 8 ? 8 : shared_by > 32 ? 32 : shared_by, STEP = LANES / 8;
+    static constexpr int rows_of_pass = 32 / LANES * WARPS, PASSES = (Tile::ROWS + rows_of_pass - 1) / rows_of_pass;
+    unsigned first_row, chunk, first_tile;
 
-    template <class F>
-    __device__ __forceinline__ void operator()(unsigned r, F f) const {  // f(8 columns, their first column in x)
-        const unsigned chunk = lane % 8 * 8;                             // a lane has 8 columns in every fourth tile
-        for (unsigned i = lane / 8; i < tiles; i += 4) {
-            const unsigned c = first + i * WGMMA_BK + chunk;
-            if (c < k) f(x + i * Layout::x_bytes + swizzled<WGMMA_ROW_BYTES>(r * WGMMA_ROW_BYTES + chunk * 2), c);
-        }
+    __device__ __forceinline__ FewRowsLanes(unsigned warp, unsigned lane)
+        : first_row(32 / LANES * warp + lane / LANES), chunk(lane % 8 * 8), first_tile(lane % LANES / 8) {}
+
+    __device__ __forceinline__ unsigned row(int pass) const { return first_row + pass * rows_of_pass; }
+    // The vector of a row in a tile, from the begin of x.
+    __device__ __forceinline__ unsigned offset(unsigned r, unsigned tile) const {
+        return tile * FewRowsLayout<Tile>::x_bytes + swizzled<WGMMA_ROW_BYTES>(r * WGMMA_ROW_BYTES + chunk * 2);
     }
 };
 
@@ -225,54 +228,97 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_few_rows(
     }
     const unsigned thread = threadIdx.x - 128, consumer = warp / 4 - 1, own = warp - 4;
 
-    // The statistics of this CTA's part of each row go to all CTAs: mean and sum of squared deviations.
-    const RowVectors<L> each_vector{shared, first, tiles, unsigned(k), lane};
-    auto record = [&](unsigned cta, unsigned r) -> const float2& {
-        return reinterpret_cast<const float2*>(shared + at.records)[cta * ROWS + r];
+    // The statistics of this CTA's part of each row go to all CTAs: mean and sum of squared deviations. All sums and
+    // deviations of columns and rows that do not exist are 0, because TMA fills x with zeros there.
+    using Lanes = FewRowsLanes<Tile>;
+    constexpr int LANES = Lanes::LANES, PASSES = Lanes::PASSES;
+    const Lanes part(own, lane);
+    auto record = [&](unsigned cta, unsigned r) -> float2& {
+        return reinterpret_cast<float2*>(shared + at.records)[cta * ROWS + r];
+    };
+    auto column_of = [&](unsigned tile) { return first + tile * WGMMA_BK + part.chunk; };
+    // gamma and beta of this lane's columns in a tile, which all of its rows share; requested before they are used.
+    uint4 next_scale = {}, next_shift = {};
+    auto request_weights = [&](unsigned tile) {
+        if (part.first_row >= rows || tile >= tiles || column_of(tile) >= k) return;
+        next_scale = *reinterpret_cast<const uint4*>(gamma + column_of(tile));
+        next_shift = *reinterpret_cast<const uint4*>(beta + column_of(tile));
     };
     if (thread == 0) mbarrier_arrive_expect_tx(base + at.statistics, CTAS * rows * 8);
+    request_weights(part.first_tile);
     mbarrier_wait(base + at.x_arrived, 0);
     const float here = columns_of(rank);
-    for (unsigned r = own; r < rows; r += WARPS) {
-        float sum = 0.0f, squares = 0.0f;
-        each_vector(r, [&](const unsigned char* x, unsigned) {
-            float v[8];
-            load_eight<T>(v, x);
+    float mean[PASSES] = {}, squares[PASSES] = {};
+    for (unsigned i = part.first_tile; i < tiles; i += Lanes::STEP) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum += v[i];
-        });
-        const float mean = here > 0.0f ? warp_sum<32>(sum) / here : 0.0f;
-        each_vector(r, [&](const unsigned char* x, unsigned) {
+        for (int p = 0; p < PASSES; p++) {
             float v[8];
-            load_eight<T>(v, x);
+            if (part.row(p) < rows) load_eight<T>(v, shared + part.offset(part.row(p), i));
+            else continue;
 #pragma unroll
-            for (int i = 0; i < 8; i++) squares = fmaf(v[i] - mean, v[i] - mean, squares);
-        });
-        squares = warp_sum<32>(squares);
-        if (lane < CTAS) {
-            st_async_shared_cluster(mapa_shared_cluster(cvta_to_shared(&record(rank, r)), lane),
-                                    make_float2(mean, squares), mapa_shared_cluster(base + at.statistics, lane));
+            for (int j = 0; j < 8; j++) mean[p] += v[j];
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < PASSES; p++) mean[p] = here > 0.0f ? warp_sum<LANES>(mean[p]) / here : 0.0f;
+    for (unsigned i = part.first_tile; i < tiles; i += Lanes::STEP) {
+        if (column_of(i) >= k) break;
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
+            float v[8];
+            if (part.row(p) < rows) load_eight<T>(v, shared + part.offset(part.row(p), i));
+            else continue;
+#pragma unroll
+            for (int j = 0; j < 8; j++) squares[p] = fmaf(v[j] - mean[p], v[j] - mean[p], squares[p]);
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < PASSES; p++) {
+        squares[p] = warp_sum<LANES>(squares[p]);
+        const unsigned r = part.row(p);
+        if (r >= rows) continue;
+        const float2 own_record = make_float2(mean[p], squares[p]);
+        for (unsigned cta = lane % LANES; cta < CTAS; cta += LANES) {
+            st_async_shared_cluster(mapa_shared_cluster(cvta_to_shared(&record(rank, r)), cta), own_record,
+                                    mapa_shared_cluster(base + at.statistics, cta));
         }
     }
     mbarrier_wait(base + at.statistics, 0);
-    for (unsigned r = own; r < rows; r += WARPS) {
-        const float2 part = lane < CTAS ? record(lane, r) : make_float2(0.0f, 0.0f);
-        const float columns = lane < CTAS ? columns_of(lane) : 0;
-        const float mean = warp_sum<32>(columns * part.x) / k, away = part.x - mean;
-        const float variance = warp_sum<32>(fmaf(columns * away, away, part.y)) / k;
-        const float rstd = inverse_sqrt(variance + eps);
-        each_vector(r, [&](unsigned char* x, unsigned c) {
-            float v[8], scale[8], shift[8];
+    float rstd[PASSES];
+#pragma unroll
+    for (int p = 0; p < PASSES; p++) {
+        const unsigned r = part.row(p);
+        float sum = 0.0f, deviations = 0.0f;
+        for (unsigned cta = lane % LANES; cta < CTAS; cta += LANES) {
+            if (r < rows) sum = fmaf(columns_of(cta), record(cta, r).x, sum);
+        }
+        mean[p] = warp_sum<LANES>(sum) / k;
+        for (unsigned cta = lane % LANES; cta < CTAS; cta += LANES) {
+            if (r >= rows) break;
+            const float2 other = record(cta, r);
+            deviations += fmaf(columns_of(cta) * (other.x - mean[p]), other.x - mean[p], other.y);
+        }
+        rstd[p] = inverse_sqrt(warp_sum<LANES>(deviations) / k + eps);
+    }
+    for (unsigned i = part.first_tile; i < tiles; i += Lanes::STEP) {
+        if (column_of(i) >= k) break;
+        float scale[8], shift[8];
+        unpack_eight<T>(scale, next_scale);
+        unpack_eight<T>(shift, next_shift);
+        request_weights(i + Lanes::STEP);
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
+            if (part.row(p) >= rows) continue;
+            unsigned char* x = shared + part.offset(part.row(p), i);
+            float v[8];
             load_eight<T>(v, x);
-            load_eight<T>(scale, reinterpret_cast<const unsigned char*>(gamma + c));
-            load_eight<T>(shift, reinterpret_cast<const unsigned char*>(beta + c));
             unsigned pairs[4];
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = fmaf((v[i] - mean) * rstd, scale[i], shift[i]);
+            for (int j = 0; j < 8; j++) v[j] = fmaf((v[j] - mean[p]) * rstd[p], scale[j], shift[j]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) pairs[i] = Convert<T>::pack(v[2 * i], v[2 * i + 1]);
+            for (int j = 0; j < 4; j++) pairs[j] = Convert<T>::pack(v[2 * j], v[2 * j + 1]);
             *reinterpret_cast<uint4*>(x) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        });
+        }
     }
     fence_proxy_async_shared_cta();  // wgmma reads what was stored
     barrier_sync<1>(128 * CONSUMERS);

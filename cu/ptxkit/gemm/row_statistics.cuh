@@ -10,14 +10,18 @@ namespace ptxkit {
 
 // 8 elements of 16 bits.
 template <class T>
-__device__ __forceinline__ void load_eight(float (&v)[8], const unsigned char* from) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
+__device__ __forceinline__ void unpack_eight(float (&v)[8], const uint4& words) {
     const unsigned pairs[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         v[2 * i] = Convert<T>::low(pairs[i]);
         v[2 * i + 1] = Convert<T>::high(pairs[i]);
     }
+}
+
+template <class T>
+__device__ __forceinline__ void load_eight(float (&v)[8], const unsigned char* from) {
+    unpack_eight<T>(v, *reinterpret_cast<const uint4*>(from));
 }
 
 // c = layer_norm(a) w^T + bias from the product of a and the folded weights: two warps sum the rows of each tile of a
