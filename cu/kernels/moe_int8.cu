@@ -8,9 +8,13 @@
 // - `moe_product_mma`, for sm_80 (e4m3: sm_89): cp.async fills a ring of stages, mma.sync multiplies, and the epilogue
 //     scales the sums and quantizes them in registers.
 // - `moe_product_wgmma`, for sm_90a: a producer warpgroup fills the ring through TMA, one or two consumer warpgroups
-//     multiply by wgmma, persistent CTAs.
+//     multiply by wgmma, persistent CTAs. The CTAs of a cluster compute tiles of the same tokens: each loads a part of
+//     these and multicasts it to the others. With PING_PONG, each of two consumers has a tile of its own, and multiplies
+//     while the other one is in its epilogue, where it waits for the magnitudes of other tiles.
 #include "ptxkit/gemm/grouped.cuh"
 #include "ptxkit/gemm/mma.cuh"
+#include "ptxkit/ptx/bulk_copy.cuh"
+#include "ptxkit/ptx/cluster.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
 #include "ptxkit/ptx/wgmma_e4m3.cuh"
@@ -229,17 +233,23 @@ __device__ __forceinline__ void narrow_wgmma(float (&d)[N], unsigned long long a
 
 // Tile parameters of moe_product_wgmma. The description gives them by name (ExpertTile in
 // ptxkit/kernels/moe/product.py).
-template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_>
+template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_, int CLUSTER_,
+          bool PING_PONG_>
 struct ExpertTile {
     static constexpr int BW = BW_, BT = BT_;      // weights and tokens in a tile
-    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / CONSUMERS weights
+    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / sharing weights
     static constexpr int STAGES = STAGES_;        // of the ring
     static constexpr int GROUP = GROUP_;          // blocks of tokens in a group, see GroupTiles
     static constexpr int PARTS = PARTS_;          // of k, each summed by another CTA
+    static constexpr int CLUSTER = CLUSTER_;      // CTAs of a cluster, which have the same tokens and neighbouring weights
+    static constexpr bool PING_PONG = PING_PONG_;  // consumers have tiles of their own
+    static constexpr int sharing = PING_PONG ? 1 : CONSUMERS, tiles = CONSUMERS / sharing;  // consumers of a tile
     static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
-    static constexpr int ROWS = BW / CONSUMERS / 64;  // wgmmas of a consumer
-    static_assert(BW == 64 * ROWS * CONSUMERS && BW <= 256, "a consumer has a multiple of 64 weights");
+    static constexpr int ROWS = BW / sharing / 64;  // wgmmas of a consumer
+    static_assert(BW == 64 * ROWS * sharing && BW <= 256, "a consumer has a multiple of 64 weights");
+    static_assert(!PING_PONG || CONSUMERS == 2, "two consumers alternate");
     static_assert(ROWS * BT <= 256, "a thread has at most 128 sums");
+    static_assert(BT % (8 * CLUSTER) == 0, "parts that are multicast are whole swizzle patterns");
 };
 
 template <class T, class Tile, int FORMAT, bool SWIGLU>
@@ -248,10 +258,13 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     const float* a_scales, const float* b_scales, void* out, float* scales, unsigned* largest, unsigned* arrived,
     int rows, int n, int k, int experts) {
     constexpr int STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, BT = Tile::BT;
+    constexpr int CLUSTER = Tile::CLUSTER, PART = BT / CLUSTER;  // PART: tokens that this CTA loads
     constexpr bool MANY_REGISTERS = CONSUMERS == 2;  // one consumer has enough without setmaxnreg
     static_assert(Tile::PARTS == 1 || FORMAT == SUMS, "parts of k are added later");
+    static_assert(Tile::PARTS == 1 || !Tile::PING_PONG, "all tiles have the same number of steps");
     using E = EpilogueShared<Tile::BW, BT, FORMAT, SWIGLU>;
-    constexpr int full_at = STAGES * Tile::stage_bytes + (E::bytes + 7) / 8 * 8;
+    constexpr int epilogue_bytes = (E::bytes + 15) / 16 * 16;  // of a tile
+    constexpr int full_at = STAGES * Tile::stage_bytes + Tile::tiles * epilogue_bytes;
     static_assert(full_at + 16 * STAGES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
     extern __shared__ __align__(1024) unsigned char shared[];
     unsigned char* scratch = shared + STAGES * Tile::stage_bytes;
@@ -259,21 +272,32 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     auto full = [&](unsigned stage) { return base + full_at + 8 * stage; };
     auto empty = [&](unsigned stage) { return base + full_at + 8 * (STAGES + stage); };
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+    const unsigned rank = CLUSTER > 1 ? cluster_ctarank() : 0;
     if (threadIdx.x == 0) {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
-        init_ring<STAGES>(full(0), 1, empty(0), 4 * CONSUMERS);
+        init_ring<STAGES>(full(0), 1, empty(0), 4 * Tile::sharing * CLUSTER);
+    }
+    if constexpr (CLUSTER > 1) {
+        barrier_cluster_arrive_release();
+        barrier_cluster_wait_acquire();
     }
     follow_previous_grid();
-    const GroupTiles<Tile::BW, BT, FORMAT == OWN ? 1 : Tile::GROUP, Tile::PARTS> tiles(
-        offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);  // includes a barrier
+    // The tiles of a cluster are one of CLUSTER * BW weights. The constructor includes a barrier.
+    const GroupTiles<CLUSTER * Tile::BW, BT, Tile::GROUP, Tile::PARTS> tiles(
+        offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);
+    auto tile_at = [&](unsigned index) {
+        GroupTile tile = tiles.at(index);
+        tile.col += rank * Tile::BW;
+        return tile;
+    };
     Ring<STAGES> at;
     if (warp < 4) {
         if constexpr (MANY_REGISTERS) setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
 #pragma unroll 1
-            for (unsigned index = blockIdx.x; index < tiles.count; index += gridDim.x) {
-                const GroupTile tile = tiles.at(index);
+            for (unsigned index = blockIdx.x / CLUSTER; index < tiles.count; index += gridDim.x / CLUSTER) {
+                const GroupTile tile = tile_at(index);
                 const Steps<Tile::PARTS> steps(k, tile.part);
                 const int weight = tile.expert * n + tile.col;
 #pragma unroll 1
@@ -282,23 +306,42 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                     mbarrier_wait(empty(at.stage), at.parity ^ 1);
                     mbarrier_arrive_expect_tx(arrived_at, Tile::stage_bytes);
                     cp_async_bulk_tensor_2d_shared_global(stage, b_map, step * DEPTH, weight, arrived_at);
-                    cp_async_bulk_tensor_2d_shared_global(stage + Tile::weight_bytes, a_map, step * DEPTH, tile.row,
-                                                          arrived_at);
+                    const unsigned tokens = stage + Tile::weight_bytes + rank * PART * DEPTH;
+                    const int token = tile.row + rank * PART;
+                    if constexpr (CLUSTER > 1) {
+                        cp_async_bulk_tensor_2d_shared_global_multicast(tokens, a_map, step * DEPTH, token, arrived_at,
+                                                                        (1 << CLUSTER) - 1);
+                    } else {
+                        cp_async_bulk_tensor_2d_shared_global(tokens, a_map, step * DEPTH, token, arrived_at);
+                    }
                     at.advance();
                 }
             }
         }
     } else {
         if constexpr (MANY_REGISTERS) setmaxnreg_inc<240>();
-        const unsigned consumer = warp / 4 - 1, thread = threadIdx.x - 128;
+        // own: number of the consumer among those of its tile.
+        const unsigned consumer = warp / 4 - 1, own = Tile::PING_PONG ? 0 : consumer;
+        const unsigned thread = threadIdx.x - 128 - 128 * (consumer - own);
         const Results results{out, scales, largest, arrived, a_scales, b_scales, nullptr, unsigned(n), unsigned(rows)};
         typename Narrow<T>::Sum sums[ROWS][BT / 2];
-        auto release = [&](unsigned stage) {
-            if (laneid() == 0) mbarrier_arrive(empty(stage));
+        auto release = [&](unsigned stage) {  // all CTAs of the cluster load into this CTA's stage
+            if constexpr (CLUSTER == 1) {
+                if (laneid() == 0) mbarrier_arrive(empty(stage));
+            } else if (laneid() < CLUSTER) {
+                mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty(stage), laneid()));
+            }
         };
-        for (unsigned index = blockIdx.x; index < tiles.count; index += gridDim.x) {
-            const GroupTile tile = tiles.at(index);
+        const unsigned next_tile = gridDim.x / CLUSTER;  // distance of the tiles of this CTA
+        const unsigned first = Tile::PING_PONG ? consumer : 0;
+        if (first) at.advance(Steps<1>(k, 0).end);
+        for (unsigned index = blockIdx.x / CLUSTER + first * next_tile; index < tiles.count;
+             index += Tile::tiles * next_tile) {
+            const GroupTile tile = tile_at(index);
             const Steps<Tile::PARTS> steps(k, tile.part);
+            // A consumer that alternates waits until the other one has seen all of its stages full: a parity tells only
+            // two successive phases of an mbarrier apart.
+            if (Tile::PING_PONG && index >= next_tile) barrier_sync(3 + consumer, 256);
             unsigned previous = 0;
             if (Tile::PARTS > 1 && steps.begin == steps.end) {
 #pragma unroll
@@ -309,7 +352,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
             }
             for (unsigned step = steps.begin; step < steps.end; step++) {
                 const unsigned stage = base + at.stage * Tile::stage_bytes;
-                const unsigned weights = stage + consumer * 64 * ROWS * DEPTH;
+                const unsigned weights = stage + own * 64 * ROWS * DEPTH;
                 mbarrier_wait(full(at.stage), at.parity);
                 wgmma_fence();
 #pragma unroll
@@ -327,14 +370,22 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                 previous = at.stage;
                 at.advance();
             }
+            if (Tile::PING_PONG && index + next_tile < tiles.count) barrier_arrive(4 - consumer, 256);
             wgmma_wait_group<0>();
 #pragma unroll
             for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);
             if (steps.begin < steps.end) release(previous);
-            const unsigned weight = consumer * 64 * ROWS + warp % 4 * 16;
+            if constexpr (Tile::PING_PONG) at.advance(steps.end);  // the steps of the other consumer's next tile
+            const unsigned weight = own * 64 * ROWS + warp % 4 * 16;
             if constexpr (FORMAT == SUMS) store_sums<64>(sums, results, tile, weight, 0);
-            else finish_tile<T, Tile::BW, BT, FORMAT, SWIGLU, 128 * CONSUMERS, 64>(
-                sums, results, tile, tiles.cols, weight, 0, thread, scratch);
+            else finish_tile<T, Tile::BW, BT, FORMAT, SWIGLU, 128 * Tile::sharing, 64>(
+                sums, results, tile, CLUSTER * tiles.cols, weight, 0, thread,
+                scratch + (consumer - own) * epilogue_bytes, 1 + consumer - own);
         }
+    }
+    if constexpr (CLUSTER > 1) {  // other CTAs may still multicast to this one or arrive at its mbarriers
+        __syncwarp();
+        barrier_cluster_arrive_release();
+        barrier_cluster_wait_acquire();
     }
 }

@@ -24,7 +24,7 @@ from ptxkit.workload.workload import Workload
 FUSED = ["step1_mma", "step2_wgmma"]
 SMALL = {
     "step1_mma": {"BT": 16, "WT": 16, "STAGES": 2},
-    "step2_wgmma": {"BW": 128, "BT": 16, "CONSUMERS": 2},
+    "step2_wgmma": {"BW": 128, "BT": 16, "CONSUMERS": 2, "CLUSTER": 2, "PING_PONG": 1, "GROUP": 2},
 }
 EVERY = [
     pytest.param(
@@ -63,6 +63,19 @@ def test_every_type_and_form_of_results(device, dtype, output, variant):
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 16), (17, 272, 144)])
 def test_ragged_sizes(device, variant, m, n, k):
     check(device, variant, m, n, k)
+
+
+@pytest.mark.parametrize("output", ["token", "bf16"])
+def test_the_last_cluster_has_a_tile_beyond_the_weights(device, output):
+    """272 weights are three tiles of 128, computed by two clusters of two CTAs."""
+    check(device, "step2_wgmma", 70, 272, 144, {"BW": 128, "BT": 64, "CONSUMERS": 2, "CLUSTER": 2, "GROUP": 2}, output=output)
+
+
+def test_alternating_consumers_wait_for_phases_that_are_far_ahead(few_ctas):
+    """A tile has 13 steps, more than two turns of a ring of 6 stages: the second consumer begins 13 stages after the first."""
+    device = EmulatedDevice(settings=EmulatorSettings(counting=False, completion="latest-legal"))
+    tile = {"BW": 128, "BT": 128, "CONSUMERS": 2, "PING_PONG": 1, "GROUP": 1}
+    check(device, "step2_wgmma", 300, 256, 13 * 128, tile)
 
 
 @pytest.mark.parametrize("variant", FUSED)
@@ -128,8 +141,9 @@ TILES = [
     {"BW": 64, "BT": 8, "CONSUMERS": 1},
     {"BW": 256, "BT": 16, "CONSUMERS": 2},
     {"BW": 256, "BT": 128, "CONSUMERS": 2},
-    {"BW": 128, "BT": 256, "CONSUMERS": 2, "GROUP": 1},
+    {"BW": 128, "BT": 256, "CONSUMERS": 2, "GROUP": 1, "CLUSTER": 2},
     {"BW": 128, "BT": 64, "CONSUMERS": 1},
+    {"BW": 128, "BT": 128, "CONSUMERS": 2, "CLUSTER": 2, "PING_PONG": 1},
 ]
 
 
@@ -177,8 +191,8 @@ def test_mma_sync_runs_before_hopper(target, dtype, opcode):
 
 
 def test_tokens_beyond_what_is_resident_are_refused():
-    workload = MoeInt8(n=65536)
-    with pytest.raises(UsageError, match="exchange its largest magnitude, more than 132 SMs"):
+    workload = MoeInt8(n=131072)
+    with pytest.raises(UsageError, match="exchange the tokens' largest magnitudes: more than [0-9]+, which 132 SMs compute"):
         workload.variant("step2_wgmma").select_tile(workload, Target.parse("sm_90a"))
 
 

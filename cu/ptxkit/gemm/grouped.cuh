@@ -135,8 +135,8 @@ struct GroupTiles {
 
 // The form of the results. SUMS: s32 or f32 as the tensor cores give them, the parts of k one after the other. F32,
 // BF16. GIVEN and OWN: quantized again, by a scale per token that is given, or that follows from the token's largest
-// magnitude. A token's results are in several CTAs then, which exchange their magnitudes through device memory and
-// wait for each other, so that all tiles of a block of tokens must be resident at the same time.
+// magnitude. A token's results are in several tiles then, which exchange their magnitudes through device memory and
+// wait for each other, so that all tiles of a group of blocks of tokens must be resident at the same time.
 enum Format { SUMS = 0, F32 = 1, BF16 = 2, GIVEN = 3, OWN = 4 };
 
 // What an epilogue needs in shared memory, as byte offsets: results on their way to device memory, the largest
@@ -188,17 +188,18 @@ __device__ __forceinline__ void store_sums(const Sum (&sums)[I][J], const Result
 
 // The part of a tile that a warp has: I groups of 16 weights from number `weight` on, STRIDE apart, and J groups of 8
 // tokens from number `first` on. sums[i][4 j + c] is in the layout of the accumulators of mma.sync. THREADS threads
-// call it together, number `thread` of them; they synchronize by named barrier 1. `shared` has the bytes of
+// call it together, number `thread` of them; they synchronize by a named barrier. `shared` has the bytes of
 // EpilogueShared. `cols`: tiles across the weights, which exchange the magnitudes of their tokens if OWN.
+// `named_barrier`: another number for threads that do not take part in the tile.
 template <class T, int BW, int BT, int FORMAT, bool SWIGLU, int THREADS, int STRIDE, int I, int J>
 __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J], const Results& results,
                                             const GroupTile& tile, unsigned cols, unsigned weight, unsigned first,
-                                            unsigned thread, unsigned char* shared) {
+                                            unsigned thread, unsigned char* shared, unsigned named_barrier = 1) {
     using S = EpilogueShared<BW, BT, FORMAT, SWIGLU>;
     using Sum = typename Narrow<T>::Sum;
     constexpr int VALUES = SWIGLU ? 2 : 4;
     const unsigned lane = laneid(), n_out = SWIGLU ? results.n / 2 : results.n, pair = lane % 4 * 2;
-    auto synchronize = [] { barrier_sync(1, THREADS); };
+    auto synchronize = [&] { barrier_sync(named_barrier, THREADS); };
     auto column = [&](int i, int half) { return weight + STRIDE * i + 8 * half + lane / 4; };  // of a sum, in the tile
     auto out_column = [&](int i, int half) {  // of a value, in the tile
         return SWIGLU ? (weight + STRIDE * i) / 2 + lane / 4 : column(i, half);

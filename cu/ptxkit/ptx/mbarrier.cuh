@@ -229,6 +229,10 @@ struct Ring {
             parity ^= 1;
         }
     }
+    __device__ __forceinline__ void advance(unsigned buffers) {
+        parity ^= (stage + buffers) / STAGES % 2;
+        stage = (stage + buffers) % STAGES;
+    }
 };
 
 }  // namespace ptxkit

@@ -27,7 +27,7 @@ FITTED = {
 BLOCK = 8  # gates, and the factors that follow them, in the interleaved weights
 MIXTRAL = {"hidden": 4096, "ffn": 14336, "experts": 8, "top_k": 2}
 DEEPSEEK_V3 = {"hidden": 7168, "ffn": 2048, "experts": 256, "top_k": 8}
-FIXED = Tile({"BW": 128, "BT": 128, "CONSUMERS": 2, "GROUP": 8})  # of step 2
+FIXED = Tile({"BW": 128, "BT": 128, "CONSUMERS": 2, "GROUP": 8, "CLUSTER": 1, "PING_PONG": 0})  # of step 2
 
 
 def usable_mma(w: MoeRouted, t: Tile) -> bool | str:
@@ -42,7 +42,8 @@ def preferred_mma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
 
 def down(t: Tile) -> Tile:
     """The tile of the second product of steps 3 and 4."""
-    return Tile({"BW": t.DOWN, "BT": t.BT, "CONSUMERS": moe.consumers(t.DOWN), "GROUP": t.GROUP})
+    shared = {"BT": t.BT, "GROUP": t.GROUP, "CLUSTER": t.CLUSTER}
+    return Tile({"BW": t.DOWN, "CONSUMERS": moe.consumers(t.DOWN), "PING_PONG": 0, **shared})
 
 
 def usable_wgmma(w: MoeRouted, t: Tile, form: str = "f32") -> bool | str:

@@ -49,7 +49,9 @@ WGMMA_TILE = {
     "BW": [128, 256, 64],  # weights in a tile
     "BT": [256, 128, 64, 32, 16, 8],  # tokens in a tile
     "CONSUMERS": [2, 1],  # warpgroups that multiply
-    "GROUP": [8, 1, 4, 16],  # blocks of tokens in a group, see GroupTiles in cu/ptxkit/gemm/grouped.cuh
+    "GROUP": [8, 1, 2, 4, 16],  # blocks of tokens in a group, see GroupTiles in cu/ptxkit/gemm/grouped.cuh
+    "CLUSTER": [1, 2],  # CTAs of a cluster, which have the same tokens and neighbouring weights
+    "PING_PONG": [0, 1],  # warpgroups have tiles of their own, one multiplies during the epilogue of the other
 }
 
 
@@ -75,6 +77,8 @@ class ExpertTile(TemplateStruct):
     STAGES: int
     GROUP: int
     PARTS: int = 1
+    CLUSTER: int = 1
+    PING_PONG: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,9 @@ class Product:
     parts: int = 1
 
     def columns(self, t: Tile) -> int:
-        """Tiles across the weights."""
-        return cdiv(self.n, t.BW)
+        """Tiles across the weights, those of whole clusters."""
+        cluster = t.get("CLUSTER", 1)
+        return int(cdiv(self.n, t.BW * cluster) * cluster)
 
     def most_blocks(self, tokens: int) -> int:
         """Blocks of ``tokens`` tokens, at most: those of experts may be incomplete."""
@@ -125,12 +130,21 @@ class Product:
         return ("largest", "arrived") if self.format == "own" else (NULL, NULL)
 
     def resident(self, t: Tile) -> bool | str:
-        """Whether all tiles of a block of tokens can be resident at the same time, where they wait for each other."""
-        if self.format != "own" or self.columns(t) <= self.device.sms:
+        """Whether all tiles of a group of blocks of tokens can be resident at once, where they wait for each other.
+
+        Tiles have consecutive numbers in a group, and go to CTAs, or their warpgroups, in turn. A tile waits only for those of
+        its group, and follows, in its CTA, a tile of which all others in the group have lower numbers than it has. Hence the
+        unfinished tile with the lowest number can always be computed.
+        """
+        if self.format != "own":
+            return True
+        cluster, group = t.get("CLUSTER", 1), t.GROUP if "CONSUMERS" in t else 1  # mma.sync has groups of one block
+        slots = self.device.sms // cluster * cluster * (2 if t.get("PING_PONG") else 1)
+        if (tiles := group * self.columns(t)) <= slots:
             return True
         return (
-            f"a token's results are in {self.columns(t)} tiles of BW={t.BW} weights, which exchange its largest magnitude, "
-            f"more than {self.device.sms} SMs"
+            f"the results of {group * t.BT} tokens are in {tiles} tiles of BW={t.BW} weights, which exchange the tokens' "
+            f"largest magnitudes: more than {slots}, which {self.device.sms} SMs compute at a time"
         )
 
     def mma(self, t: Tile) -> Launch:
@@ -156,19 +170,21 @@ class Product:
         """A launch of ``moe_product_wgmma``, with as many stages as shared memory has room for."""
         stages = self.stages(t)
         tiles = self.most_blocks(t.BT) * self.columns(t) * self.parts
-        tile = ExpertTile(BW=t.BW, BT=t.BT, CONSUMERS=t.CONSUMERS, STAGES=stages, GROUP=t.GROUP, PARTS=self.parts)
+        shape = {name: t[name] for name in ("BW", "BT", "CONSUMERS", "GROUP", "CLUSTER")}
+        tile = ExpertTile(**shape, STAGES=stages, PARTS=self.parts, PING_PONG=bool(t.PING_PONG))
         return Launch(
             "moe_product_wgmma",
-            min(tiles, self.device.sms),
+            min(tiles, self.device.sms // t.CLUSTER * t.CLUSTER),
             128 * (t.CONSUMERS + 1),
             (
-                TensorMap(self.a, box=(t.BT, DEPTH), swizzle="128B"),
+                TensorMap(self.a, box=(t.BT // t.CLUSTER, DEPTH), swizzle="128B"),
                 TensorMap(self.b, box=(t.BW, DEPTH), swizzle="128B"),
                 *(self.offsets, self.a_scales, self.b_scales, self.out, self.scales),
                 *(*self.exchange, self.rows, self.n, self.k, self.experts),
             ),
-            shared=stages * self.stage_bytes(t) + self.epilogue_bytes(t) + 16 * stages,
+            shared=stages * self.stage_bytes(t) + self.wgmma_epilogue_bytes(t) + 16 * stages,
             source=SOURCE,
+            cluster=t.CLUSTER if t.CLUSTER > 1 else None,
             cooperative=self.format == "own",
             template=(TYPES[self.dtype], tile, FORMATS[self.format], self.swiglu),
         )
@@ -180,6 +196,10 @@ class Product:
         staged = min(t.BT, 32) * pitch if FORMATS[self.format] >= FORMATS["bf16"] else 0
         return cdiv(staged + 8 * t.BT + 4 * (MAX_EXPERTS + 4), 8) * 8
 
+    def wgmma_epilogue_bytes(self, t: Tile) -> int:
+        """The same of all tiles that a CTA of ``moe_product_wgmma`` computes at a time."""
+        return cdiv(self.epilogue_bytes(t), 16) * 16 * (2 if t.PING_PONG else 1)
+
     @staticmethod
     def stage_bytes(t: Tile) -> int:
         """Bytes of a stage: a tile of weights and one of tokens."""
@@ -187,7 +207,7 @@ class Product:
 
     def stages(self, t: Tile) -> int:
         """Stages of the ring that shared memory has room for."""
-        room = self.device.target.limits.shared_bytes_per_cta - self.epilogue_bytes(t)
+        room = self.device.target.limits.shared_bytes_per_cta - self.wgmma_epilogue_bytes(t)
         return min(MOST_STAGES, room // (self.stage_bytes(t) + 16))
 
     def mma_bytes(self, t: Tile) -> int:
@@ -218,10 +238,19 @@ class Product:
 
     def usable_wgmma(self, t: Tile) -> bool | str:
         """The constraint of ``moe_product_wgmma``."""
-        if t.BW % (64 * t.CONSUMERS):
-            return f"BW={t.BW} is not a multiple of 64 weights for each of {t.CONSUMERS} consumers"
-        if (sums := t.BW * t.BT // (128 * t.CONSUMERS)) > 128:
+        if t.PING_PONG and t.CONSUMERS != 2:
+            return "two warpgroups alternate; other numbers cannot"
+        if t.PING_PONG and self.parts > 1:
+            return "tiles of parts of k have different numbers of steps, and warpgroups cannot alternate"
+        sharing = 1 if t.PING_PONG else t.CONSUMERS
+        if t.BW % (64 * sharing):
+            return f"BW={t.BW} is not a multiple of 64 weights for each of {sharing} consumers"
+        if (sums := t.BW * t.BT // (128 * sharing)) > 128:
             return f"a thread holds {sums} sums of {t.BW} x {t.BT}, more than 128"
+        if t.BT % (8 * t.CLUSTER):
+            return f"{t.BT} tokens cannot be divided among {t.CLUSTER} CTAs in groups of 8, as the swizzle requires"
+        if self.device.sms < t.CLUSTER:
+            return f"a cluster of {t.CLUSTER} CTAs needs as many SMs, and the device has {self.device.sms}"
         if self.stages(t) < 3:
             return f"shared memory has room for {self.stages(t)} stages, fewer than 3"
         return self.resident(t)
@@ -335,7 +364,31 @@ def wgmma_tiles(product: Product, tokens: float, experts: float = 1, *, exact: b
         tiles = experts * max(1.0, tokens / block) * (1 if block > 64 else 1 / 4)
         best = max((w for w in widths if tiles * cdiv(product.n, w) >= 0.8 * product.device.sms), default=min(widths))
         for width in sorted(widths, key=lambda width: (width > best, abs(width - best))):
-            yield {"BW": width, "BT": block, "CONSUMERS": consumers(width)}
+            yield from _with_groups(product, {"BW": width, "BT": block, "CONSUMERS": consumers(width)})
+
+
+def _with_groups(product: Product, tile: dict[str, int]) -> Iterator[dict[str, int]]:
+    """The tile with alternating warpgroups, clusters and groups of blocks of tokens, the preferred ones first.
+
+    Warpgroups that alternate multiply while the other one is in its epilogue; their tiles have half as many tokens, so that
+    they read more from L2, which a cluster makes up for. On an H200, 4096 tokens x 14336 x 4096 in e4m3 to bf16, this takes 6%
+    less time than tiles of 256 tokens. Results with a scale of their own wait for the other tiles of their tokens. As many
+    blocks of tokens form a group, and share their weights, as can be resident; clusters wait for each other, which costs 10%.
+    """
+    if product.experts == 1 and tile["BW"] == 128 and tile["BT"] >= 128:
+        alternating = {**tile, "BT": 128, "PING_PONG": 1, "CLUSTER": 1 if product.format == "own" else 2}
+        yield from _resident_groups(product, alternating)
+    yield from _resident_groups(product, {**tile, "PING_PONG": 0, "CLUSTER": 1})
+
+
+def _resident_groups(product: Product, tile: dict[str, int]) -> Iterator[dict[str, int]]:
+    if product.format != "own":
+        yield tile
+        return
+    for group in sorted(WGMMA_TILE["GROUP"], reverse=True):
+        if product.resident(Tile({**tile, "GROUP": group})) is True:
+            yield {**tile, "GROUP": group}
+            return
 
 
 def consumers(width: int) -> int:
