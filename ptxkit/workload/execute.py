@@ -56,7 +56,7 @@ def other_poisons(counters: Counters | None, unknown: bool, again: bool) -> tupl
     """The poison of launches after the first; none where its result does not depend on what memory held before.
 
     A minimum or maximum ignores one sentinel or the other, so where a launch has read unwritten elements of outputs or
-    temporaries, or updated global memory atomically, both signs are tried. Without counts nothing is known of what a launch
+    temporaries, or updated them atomically, both signs are tried. Without counts nothing is known of what a launch
     reads, so that both are tried if any array was poisoned. Every byte of :data:`LOW` differs from the first poison, also those
     of integers.
 
@@ -66,7 +66,7 @@ def other_poisons(counters: Counters | None, unknown: bool, again: bool) -> tupl
         again: one more launch is needed in any case: an element of an output still holds the poison, or variables of the module
             have changed, so that the next launch begins with others.
     """
-    if unknown or (counters is not None and (counters.global_atomic_bytes or counters.unwritten_loads)):
+    if unknown or (counters is not None and counters.unwritten_loads):
         return HIGH, LOW
     return (LOW,) if again else ()
 

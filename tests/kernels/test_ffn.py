@@ -103,13 +103,13 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, vari
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "variant"), [step for step in LATE if step[1] in ("folded_one_launch", "cluster")])
 def test_no_races_over_several_tiles(few_ctas, kernel, variant):
-    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes", counting=False))
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
     check(device, kernel, variant, 200, 584, 264)  # more steps than stages
 
 
 @pytest.mark.parametrize(("kernel", "variant"), [step for step in LATE if step[1] in ("folded_one_launch", "cluster")])
 def test_nothing_uninitialised_is_used(kernel, variant):
-    settings = EmulatorSettings(initcheck=True, counting=False, completion="random", trap=("nan",))
+    settings = EmulatorSettings(initcheck=True, completion="random", trap=("nan",))
     check(EmulatedDevice(settings=settings), kernel, variant, 70, 200, 96)
 
 

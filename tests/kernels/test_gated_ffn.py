@@ -84,14 +84,14 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, vari
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "variant"), FASTEST)
 def test_no_races_over_several_tiles(few_ctas, kernel, variant):
-    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes", counting=False))
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
     check(device, kernel, variant, 140, 352, 288)  # more steps than stages
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "variant"), FASTEST)
 def test_nothing_uninitialised_is_used(kernel, variant):
-    settings = EmulatorSettings(initcheck=True, counting=False, completion="latest-legal", trap=("nan",))
+    settings = EmulatorSettings(initcheck=True, completion="latest-legal", trap=("nan",))
     check(EmulatedDevice(settings=settings), kernel, variant, 70, 96, 208)
 
 

@@ -28,6 +28,6 @@ CASES = [
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_nothing_uninitialised_is_used(name, variant, completion):
     kind = registry.get(name)
-    settings = EmulatorSettings(initcheck=True, counting=False, completion=completion, trap=("nan", "div0"))
+    settings = EmulatorSettings(initcheck=True, completion=completion, trap=("nan", "div0"))
     case = execute.Case(kind.make((), {}, small=True), EmulatedDevice(settings=settings), seed=5)
     assert execute.run(case, kind.variant(variant)).verdict.verified

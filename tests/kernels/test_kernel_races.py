@@ -49,7 +49,10 @@ def test_no_races(name, variant, monkeypatch):
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):
         pytest.skip("no shared memory in it")
     case = execute.Case(workload, checked("lanes", sms=8), seed=5)  # persistent CTAs compute many rows each
-    assert execute.run(case, kind.variant(variant)).verdict.verified
+    prepared = execute.prepare(case, kind.variant(variant))
+    case.reset()
+    prepared.launch()
+    assert case.verify(kind.variant(variant)).verified
 
 
 BARRIER = re.compile(

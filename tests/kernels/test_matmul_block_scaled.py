@@ -20,7 +20,7 @@ VARIANTS = list(MatmulBlockScaled.variants())
 
 def few_sms(**settings):
     """An emulated GPU of two SMs: persistent kernels launch two CTAs."""
-    return EmulatedDevice(Machine(sms=2), EmulatorSettings(counting=False, **settings))
+    return EmulatedDevice(Machine(sms=2), EmulatorSettings(**settings))
 
 
 def check(device, variant, m, n, k, tile=None, spread=0, **options):

@@ -77,13 +77,13 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, dtype, varia
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
 @pytest.mark.parametrize("variant", ["step4_persistent", "step5_multicast"])
 def test_no_races_over_several_tiles(few_ctas, dtype, variant):
-    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes", counting=False))
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
     check(device, dtype, variant, 520, 264, 352)  # more steps than stages
 
 
 @pytest.mark.parametrize(("dtype", "variant"), [step for step in STEPS if step[0] != "f16"])
 def test_nothing_uninitialised_is_used(dtype, variant):
-    settings = EmulatorSettings(initcheck=True, counting=False, completion="latest-legal", trap=("nan",))
+    settings = EmulatorSettings(initcheck=True, completion="latest-legal", trap=("nan",))
     check(EmulatedDevice(settings=settings), dtype, variant, 70, 200, 96, weights="dense")
 
 

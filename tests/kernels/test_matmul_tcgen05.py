@@ -88,7 +88,7 @@ def test_a_cta_computes_many_tiles(blackwell, few_ctas, variant):
 @pytest.mark.parametrize("variant", STEPS)
 def test_no_step_relies_on_early_completion(few_ctas, variant):
     """Asynchronous operations complete as late as is legal, and nothing races."""
-    settings = EmulatorSettings(completion="latest-legal", racecheck=True, counting=False)
+    settings = EmulatorSettings(completion="latest-legal", racecheck=True)
     check(EmulatedDevice(settings=settings), variant, 300, 264, 200)
 
 

@@ -126,14 +126,14 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, variant, com
 
 @pytest.mark.parametrize("variant", ["step1_mma", pytest.param("step2_wgmma", marks=pytest.mark.slow)])
 def test_no_races_over_several_tiles(few_ctas, variant):
-    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes", counting=False))
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
     check(device, variant, 40, 256, 272, SMALL[variant])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", FUSED)
 def test_nothing_uninitialised_is_used(variant):
-    settings = EmulatorSettings(initcheck=True, counting=False, completion="latest-legal", trap=("nan",))
+    settings = EmulatorSettings(initcheck=True, completion="latest-legal", trap=("nan",))
     check(EmulatedDevice(settings=settings), variant, 20, 144, 80)
 
 

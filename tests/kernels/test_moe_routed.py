@@ -139,14 +139,14 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, variant, com
     "variant", ["step1_mma", *(pytest.param(v, marks=pytest.mark.slow) for v in EVERY if v != "step1_mma")]
 )
 def test_no_races_over_several_tiles(few_ctas, variant):
-    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes", counting=False))
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
     verify(device, made(tokens=4, experts=3), variant)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", EVERY)
 def test_nothing_uninitialised_is_used(variant):
-    settings = EmulatorSettings(initcheck=True, counting=False, completion="latest-legal")
+    settings = EmulatorSettings(initcheck=True, completion="latest-legal")
     verify(EmulatedDevice(settings=settings), made(), variant)
 
 

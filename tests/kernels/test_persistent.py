@@ -61,9 +61,8 @@ def check(device, name, rows, cols, tile, **options):
     variant = workload.variant("persistent")
     result = execute.run(case, variant, None, tile | {"CTAS_PER_SM": 1}, explicit=True)
     assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
-    if result.counters is None or not result.counters.global_atomic_bytes:  # otherwise the check has launched it again
-        assert result.prepared is not None
-        assert result.prepared.again() is None
+    assert result.prepared is not None
+    assert result.prepared.again() is None
     reset, launch = variant.launches(workload, result.tile)
     assert reset.kernel == "reset_tile_scheduler"
     return launch

@@ -123,7 +123,7 @@ def test_rows_are_compared_in_chunks(monkeypatch):
 
 
 def test_every_word_is_written():
-    settings = EmulatorSettings(initcheck=True, counting=False)
+    settings = EmulatorSettings(initcheck=True)
     for dtype, variant in itertools.product(DTYPES, VARIANTS):
         workload = SparseCompress(rows=70, k=160, dtype=dtype)
         case = execute.Case(workload, EmulatedDevice(settings=settings), seed=5)

@@ -50,10 +50,10 @@ class Counters:
             none outside of the texture), and that surface instructions load, store and update (``"load"``, ``"store"``,
             ``"atomic"``). They are in no other count, nor are the copies of arrays to textures and surfaces. How texels lie in
             sectors is not published.
-        unwritten_loads: elements of outputs and temporaries that were read while they still held the sentinel value of
-            uninitialised memory, so that the kernel has probably not written them. Bulk and tensor copies that read outputs
-            or temporaries, and bulk and tensor reductions into them, are counted without examining the bytes. Verification
-            then repeats the run with other sentinel values.
+        unwritten_loads: elements of outputs and temporaries that were read, or updated atomically, while they still held the
+            sentinel value of uninitialised memory, so that the kernel has probably not written them. Bulk and tensor copies
+            that read outputs or temporaries, and bulk and tensor reductions into them, are counted without examining the
+            bytes. Verification then repeats the run with other sentinel values.
     """
 
     instructions: int = 0

@@ -18,6 +18,7 @@ from ptxkit.emulator.access.shared_memory import ClusterSite
 from ptxkit.emulator.access.site import Loaded, Site, scoped
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.instructions.atomic_operations import TYPES_OF, Operation, apply_in_order, changed, operation_for
+from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import atomic_sectors, atomic_wavefronts, wavefronts
 from ptxkit.emulator.simt.step import B64, Binding, Step, Typed
@@ -139,6 +140,8 @@ class AtomicSite:
             site.space = f"{where}.loop" if is_loop(op, name, count, where) else where
         self.offset = offset
         self.count = count
+        # what stores may have written separately: a word may hold two halves, and a cell of 64 bits two words
+        self.unit = np.dtype("u2" if "16" in name else "u4")
         self.ordering = scoped(b.form.get("sem") or "relaxed", b.form.get("scope") or "")
 
     def run(
@@ -169,14 +172,15 @@ class AtomicSite:
         aggregated: bool,
     ) -> tuple[Lanes, ...]:
         active = x.active()
+        allocation: Allocation | None = None
         if space == "global":
             for races in x.wave.races:
                 addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
                 races.flagged(x, addresses, self.ordering, True)
             try:
                 site = self.combined if aggregated else self.glob
-                a, start, p = site.locate(x, base, x.mask)
-                cells = a.typed(self.glob.dtype)
+                allocation, start, p = site.locate(x, base, x.mask)
+                cells = allocation.typed(self.glob.dtype)
                 index = np.broadcast_to(p.indices, x.shape)[active] + start
             except LookupError:
                 return self._scattered(x, base, operation, values)
@@ -194,11 +198,12 @@ class AtomicSite:
                 s = self.shared
                 races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
             self.shared.count_lanes(x, p, aggregated)
-        return self._apply(x, cells, index, active, operation, values)
+        return self._apply(x, allocation, cells, index, active, operation, values)
 
     def _apply(
         self,
         x: Group,
+        allocation: Allocation | None,
         cells: Lanes,
         index: Index,
         active: Mask,
@@ -213,6 +218,8 @@ class AtomicSite:
             found = old[active] = apply_in_order(cells, at, operation, lanes)
             if changed(cells, at, found):
                 x.wave.launch.machine.version += 1
+            if allocation is not None and allocation.sentinel is not None:
+                self.glob.notice_unwritten(x, allocation, found.view(self.unit))
             out.append(old)
         return tuple(out)
 
@@ -231,6 +238,8 @@ class AtomicSite:
                 found = out[k][at] = apply_in_order(cells, cell, operation, v)
                 if changed(cells, cell, found):
                     x.wave.launch.machine.version += 1
+                if a.sentinel is not None:
+                    self.glob.notice_unwritten(x, a, found.view(self.unit))
         self.glob._count_scattered(x, base)
         return tuple(out)
 

@@ -111,6 +111,28 @@ def test_atomics_on_global_memory(instruction, scale, sectors, size):
     assert got.global_sectors == sectors and got.global_bytes == got.written_bytes == 32 * size
 
 
+@pytest.mark.parametrize(
+    ("body", "unwritten"),
+    [
+        ("red.global.max.u32 [%rd0], %r0;", 1),
+        ("red.global.max.u32 [%rd0], %r0; red.global.max.u32 [%rd0], %r0;", 2),  # the sentinel is the maximum
+        ("red.global.min.u32 [%rd0], %r0; red.global.max.u32 [%rd0], %r0;", 1),
+        ("red.max.u32 [%rd0], %r0;", 1),
+        ("st.global.u32 [%rd0], %r0; red.global.max.u32 [%rd0], %r0;", 0),
+        ("st.global.u32 [%rd0], %r0; red.global.max.u64 [%rd0], %rd0;", 1),
+        ("st.global.u64 [%rd0], %rd0; red.global.max.u64 [%rd0], %rd0;", 0),
+        ("st.global.u16 [%rd0], %r0; red.global.add.noftz.f16x2 [%rd0], %r0;", 1),
+        ("st.global.u32 [%rd0], %r0; red.global.add.v2.f32 [%rd0], {%f0, %f0};", 1),
+    ],
+)
+def test_atomics_on_what_no_thread_has_written_are_counted(body, unwritten):
+    run = Run(kernel(f"mov.u32 %r0, 0; mov.f32 %f0, 0f00000000; {body}", params=1))
+    address = run.machine.allocate(256, "y")
+    run.machine.poison(address, 256, 0xFF)
+    run(address, block=1)
+    assert run.result.counters.unwritten_loads == unwritten
+
+
 UNKNOWN = "mul.wide.u32 %rd9, %r1, 4; add.u64 %rd9, %rd9, %rd0; ld.global.u32 %r2, [%rd9]; sub.u32 %r2, %r2, 1;"
 """0 for all lanes, which ptxas does not know: each lane loads its own."""
 PAIRS, HALVES, MODULO = "shr.u32 %r2, %r1, 1;", "shr.u32 %r2, %r1, 4;", "and.b32 %r2, %r1, 15;"
