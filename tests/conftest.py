@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -86,6 +87,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if wanted == "all" and not gpu_present():
             kinds.remove("gpu")
         metafunc.parametrize("device", kinds, indirect=True)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector run less often, and without visiting the collected tests and the imported modules."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""No kernel has a race in shared memory, and a barrier that is deleted from its PTX is reported as missing."""
+"""No kernel has a race in shared memory or lacks a wait, and a barrier that is deleted from its PTX is reported as missing."""
 
 from __future__ import annotations
 
@@ -17,42 +17,48 @@ from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
 ELSEWHERE = {"cutlass_gemm"}  # tests/cutlass/test_emulated.py
-COSTLY = {  # gigabytes of memory and up to a minute at the emulator's default sizes
+COSTLY = {  # gigabytes of memory and up to a minute at the emulator's default sizes, if races of lanes are checked
     ("moe_routed", "step4_quantized"),
     ("ffn_sublayer", "cluster"),
     ("linear_layernorm_gelu", "cluster"),
     ("attention_backward", "step5_persistent"),
 }
-CASES = [
-    pytest.param(name, variant, marks=pytest.mark.slow if (name, variant) in COSTLY else ())
+EVERY = [
+    (name, variant)
     for name in registry.names()
     if name not in ELSEWHERE
     for variant in registry.get(name).variants()
-    if "tcgen05" not in registry.get(name).variant(variant).requires
+    if "tcgen05" not in registry.get(name).variant(variant).requires  # tests of their own, at other sizes
 ]
+CASES = [(*case, False if case in COSTLY else "lanes") for case in EVERY]
+CASES += [pytest.param(*case, "lanes", marks=pytest.mark.slow) for case in sorted(COSTLY)]
 
 
 SIZES = {"fused_l2norm": (40, 4096)}
 """Where those of the emulator are larger than eight multiprocessors need to compute several rows each."""
 
 
-def checked(racecheck: str = "warps", sms: int | None = None) -> EmulatedDevice:
-    return EmulatedDevice(Machine(sms=sms), EmulatorSettings(racecheck=racecheck, counting=False))
+def checked(racecheck: bool | str = "warps", sms: int | None = None, completion: str = "eager") -> EmulatedDevice:
+    settings = EmulatorSettings(racecheck=racecheck, counting=False, completion=completion)
+    return EmulatedDevice(Machine(sms=sms), settings)
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
-def test_no_races(name, variant, monkeypatch):
+@pytest.mark.parametrize(("name", "variant", "racecheck"), CASES)
+def test_no_races_and_no_missing_waits(name, variant, racecheck, monkeypatch):
+    """No accesses race, and the result is right where asynchronous operations complete as late as is legal."""
     short = replace(H200, rows=replace(H200.rows, persistent_cols=0))
     monkeypatch.setattr(row_pipeline, "measured", lambda facts: short)
     kind = registry.get(name)
     workload = kind.make(SIZES.get(name, ()), {}, small=True)
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):
         pytest.skip("no shared memory in it")
-    case = execute.Case(workload, checked("lanes", sms=8), seed=5)  # persistent CTAs compute many rows each
+    device = checked(racecheck, sms=8, completion="latest-legal")  # persistent CTAs compute many rows each
+    case = execute.Case(workload, device, seed=5)
     prepared = execute.prepare(case, kind.variant(variant))
     case.reset()
     prepared.launch()
-    assert case.verify(kind.variant(variant)).verified
+    verdict = case.verify(kind.variant(variant))
+    assert verdict.verified, verdict.worst
 
 
 BARRIER = re.compile(
