@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptxkit.bench.results.count_expectations import parsed
 from ptxkit.bench.results.results import CaseResult
 from ptxkit.errors import UsageError
 from ptxkit.workload import registry
@@ -24,6 +23,7 @@ class Plan:
         workload: the workload to measure.
         variants: names of the variants to measure; all if empty. tiles: variant -> tile parameters to fix.
         peers: the peers of the run to compare with; None for all.
+        seed: seed for the inputs; None for that of the run.
         chosen: the variant that :func:`ptxkit.workload.choice.choose` takes, for the result; "" where it was not asked.
     """
 
@@ -32,6 +32,7 @@ class Plan:
     tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: tuple[str, ...] | None = None
     chosen: str = ""
+    seed: int | None = None
 
 
 def plans(
@@ -165,20 +166,6 @@ def _powers(base: Workload, name: str) -> Iterator[Workload]:
     for exponent in range(31):
         with suppress(UsageError):  # of its constraints
             yield type(base)(**{**base.sizes, **base.options, name: 1 << exponent})
-
-
-def recorded_plans(expected: Mapping[str, Any]) -> list[Plan]:
-    """The cases with recorded counts (:mod:`ptxkit.bench.results.count_expectations`), with the recorded variants.
-
-    Raises:
-        UsageError: a recorded kernel, variant, size or option does not exist any more.
-    """
-    plans = []
-    for case in parsed(expected).cases.values():
-        kernel = registry.find(case.description or case.kernel)
-        names = tuple(kernel.variant(name).name for name in case.rows)
-        plans.append(Plan(made_again(kernel, case.sizes, case.options), names))
-    return plans
 
 
 def parse_sizes(text: str) -> list[tuple[str, ...]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.errors import UsageError
-from ptxkit.exit_codes import ExitCode
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
+    from ptxkit.bench.cases import Plan
     from ptxkit.bench.results.results import Results
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
@@ -24,6 +27,8 @@ class Expectations:
         of_counts: whether the device counts instead of measuring times.
         path: the file.
         loaded: its value where results are compared with it; None without ``check``.
+        gone: texts about what is recorded and no longer exists. notes: texts about variants that are run with another tile than
+            by default.
 
     Raises:
         UnavailableError: there is no file to compare with.
@@ -37,6 +42,9 @@ class Expectations:
 
         self.of_counts = not is_timed(device)
         self.update = update
+        self._device, self._arch = device, target
+        self.gone: list[str] = []
+        self.notes: list[str] = []
         self.target = (target or lowest_target(())).name
         if self.of_counts:
             self.path, self._reader = count_expectations.path_for(self.target), count_expectations.load
@@ -49,6 +57,44 @@ class Expectations:
         if update:
             expectations.check_recordable(self.path, self._reader)
 
+    @property
+    def base(self) -> Path:
+        """The directory relative to which descriptions of users are recorded."""
+        return self.path.absolute().parent.parent
+
+    def every_plan(self) -> list[Plan]:
+        """The recorded cases, for ``--check`` of counts without KERNEL.
+
+        Raises:
+            UnavailableError: nothing is recorded. UsageError: nothing of it exists any more.
+        """
+        from ptxkit.bench import recorded
+        from ptxkit.bench.results.count_expectations import parsed
+
+        chosen, self.gone = recorded.every_plan(parsed(self.loaded), self.base)
+        if not chosen and self.gone:
+            raise UsageError(f"nothing that {self.path} records exists any more; {self.gone[0]}")
+        if not chosen:
+            raise UnavailableError(f"no case is recorded in {self.path}; give kernels with --update-expectations")
+        return chosen
+
+    def as_recorded(self, chosen: Sequence[Plan], *, seed: bool, tile: bool) -> list[Plan]:
+        """The plans with the recorded seeds and tiles, for ``--check`` of counts.
+
+        Args:
+            seed, tile: whether the command gives them, which replaces the recorded ones.
+        """
+        from ptxkit.bench import recorded
+        from ptxkit.bench.results.count_expectations import parsed
+
+        if not self.of_counts or self.loaded is None or self.update:
+            return list(chosen)
+        expected = parsed(self.loaded)
+        self.gone = self.gone or recorded.gone_of(chosen, expected)
+        made = [again for plan in chosen for again in recorded.as_recorded(plan, expected, seed=not seed, tile=not tile)]
+        self.notes = list(recorded.other_defaults(made, self._device, self._arch))
+        return made
+
     def checked_and_recorded(self, results: Results) -> ExitCode:
         """Compare results with the file and enter them there, as far as was asked for; return the exit code."""
         from ptxkit.bench.results import count_expectations, expectations
@@ -59,6 +105,12 @@ class Expectations:
         if self.loaded is not None:
             checked = _bench_verdict.counts_checked if self.of_counts else _bench_verdict.checked
             code = checked(self.loaded, results)
+            gone = self.gone if self.of_counts else self._gone_variants(results)
+            for text in gone:
+                to_stderr(f"error: {text}; remove it from {self.path}, or record again", fg="red")
+            for text in self.notes:
+                to_stderr(text)
+            code = most_severe([code, ExitCode.WRONG if gone else ExitCode.DONE])
         if self.update:
             if not (count_expectations if self.of_counts else expectations).recordable(results):
                 to_stderr(f"nothing is recorded in {self.path}: no variant has a result that can be")
@@ -67,9 +119,16 @@ class Expectations:
             to_stderr(f"recorded in {self.path}")
         return code
 
+    def _gone_variants(self, results: Results) -> list[str]:
+        from ptxkit.bench.recorded import gone_variants
+
+        return [f"{key} {name}: is recorded, but no longer exists" for key, name in gone_variants(self.loaded, results.cases)]
+
     def _updated(self, known: dict[str, Any] | None, results: Results) -> dict[str, Any]:
+        from ptxkit.bench.recorded import gone_variants
         from ptxkit.bench.results import count_expectations, expectations
 
+        gone = [] if known is None else gone_variants(known, results.cases)
         if self.of_counts:
-            return count_expectations.updated(known, results, self.target)
-        return expectations.updated(known, results)
+            return count_expectations.updated(known, results, self.target, gone, self.base)
+        return expectations.updated(known, results, gone)

@@ -30,9 +30,10 @@ from ptxkit.cli._options import (
     tile_option,
 )
 from ptxkit.cli._output import stdout_set_aside
-from ptxkit.errors import UsageError
+from ptxkit.errors import UsageError, shortened
 
 if TYPE_CHECKING:
+    from ptxkit.bench.cases import Plan
     from ptxkit.bench.report.tables import Table
     from ptxkit.targets import Target
     from ptxkit.targets.gpus import Gpu
@@ -104,6 +105,13 @@ def target_and_gpu(target: Target | None, gpu_name: str | None) -> tuple[Target,
     return target or own, gpu
 
 
+def refuse_several(chosen: Sequence[Plan], what: str) -> None:
+    """Raise UsageError where a pattern names several kernels and ``what`` takes one."""
+    names = list(dict.fromkeys(plan.workload.name for plan in chosen))
+    if len(names) > 1:
+        raise UsageError(f"{what} takes one kernel; these are {len(names)}: {shortened(', '.join(names))}")
+
+
 LADDER_HEADINGS = {
     "Sizes": ("--sizes", "--along", "--steps", "--option", "--tile", "--seed"),
     "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget"),
@@ -171,8 +179,9 @@ def ladder(
     given, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
     with stdout_set_aside():
         small = is_emulating(device)
-        (first, *rest) = plans([kernel], () if sizes is None else parse_sizes(sizes), given, small=small)
-        chosen = [first, *rest]
+        chosen = plans([kernel], () if sizes is None else parse_sizes(sizes), given, small=small)
+        refuse_several(chosen, "bench ladder")
+        first = chosen[0]
         if sizes is None:
             made = ladder_of(type(first.workload), facts.l2_bytes, given, along, steps=steps or STEPS, small=small)
             chosen = [Plan(workload, first.variants) for workload in made]
@@ -233,7 +242,8 @@ def precision(
 ) -> int:
     """Compare the errors of a kernel's dtypes with one reference.
 
-    KERNEL: a name, NAME:VARIANT or a description file with an option dtype, or another one that --over names.
+    KERNEL: a name, NAME:VARIANT or a description file with an option dtype, or another one that --over names, whose values
+    compute the same function.
 
     The same random data, drawn in the dtype with the most bits and rounded to the others, are computed in each dtype. The
     table has bytes, intensity, and the 50th, 90th and 99th percentile and the largest of the absolute error and of the error in
@@ -259,7 +269,9 @@ def precision(
     chosen_values = [] if values is None else [word.strip() for word in values.split(",")]
     device = open_device(device_kind)
     with stdout_set_aside(), progress() as say:
-        plan = plans([kernel], wanted, given, small=is_emulating(device))[0]
+        named = plans([kernel], wanted, given, small=is_emulating(device))
+        refuse_several(named, "bench precision")
+        plan = named[0]
         described = type(plan.workload)
         base = plan.workload if wanted or is_emulating(device) else described.make((), given)
         workloads = {

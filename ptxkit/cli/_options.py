@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.runtime import registry as devices
@@ -55,6 +56,11 @@ class WholeNumber(click.IntRange):
         return super().convert(value, param, ctx)
 
 
+def is_given(name: str) -> bool:
+    """Whether the command that is running was given a value for the parameter ``name``, instead of its default."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 device_option = click.option(
     "--device",
     "device_kind",
@@ -69,7 +75,11 @@ arch_option = click.option(
     "--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own."
 )
 group_option = click.option(
-    "--group", metavar="GROUP", help="Take only the kernels of this group (ptxkit list --groups), such as attention."
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Take only the kernels of this group (ptxkit list --groups), such as attention; may be given several times.",
 )
 seed_option = click.option(
     "--seed",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -28,6 +28,7 @@ from ptxkit.cli._options import (
     arch_option,
     device_option,
     group_option,
+    is_given,
     kernel_option,
     max_instructions_option,
     on_cluster,
@@ -37,11 +38,8 @@ from ptxkit.cli._options import (
     tile_option,
 )
 from ptxkit.cli._output import stdout_set_aside
-from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.errors import UsageError
 from ptxkit.exit_codes import most_severe
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group(cls=Commands)
@@ -106,7 +104,7 @@ RUN_HEADINGS = {
 @arch_option
 @on_cluster
 @limit_option
-@click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
+@click.option("--no-counts", is_flag=True, help="On a GPU, do not also count memory traffic in the emulator.")
 @max_instructions_option
 @format_option
 @results_option
@@ -123,7 +121,7 @@ RUN_HEADINGS = {
 )
 def run(
     kernels: tuple[str, ...],
-    group: str | None,
+    groups: tuple[str, ...],
     sizes: str | None,
     options: tuple[str, ...],
     tiles: tuple[str, ...],
@@ -157,9 +155,9 @@ def run(
     Ctrl-C and SIGTERM end it early: what was measured by then is shown, written (marked as partial), checked and recorded.
 
     The exit code is 1 for a wrong result, an impossible time, a variant without a time, and with --check for a variant
-    that became slower or counts more than expected.
+    that became slower or counts more than expected, or is recorded and no longer exists.
     """
-    from ptxkit.bench.cases import parse_sizes, plans, recorded_plans
+    from ptxkit.bench.cases import parse_sizes, plans
     from ptxkit.bench.measure.environment import require_gpu
     from ptxkit.bench.measure.method import Method
     from ptxkit.bench.measure.profilers import find
@@ -186,17 +184,16 @@ def run(
     if profile != "none":
         require_gpu(device, "--profile", chosen=device_kind != AUTO)
         find(profile)  # a missing profiler is reported now rather than after minutes of measuring
+    if no_counts and not is_timed(device):
+        raise UsageError("--no-counts is for a GPU; the emulator has no times, only counts: leave it out")
     expected = Expectations(device, target, check=check, update=update_expectations)
     with stdout_set_aside():
-        kernels = registry.selected(kernels, group) if group is not None else kernels
+        kernels = registry.selected(kernels, groups) if groups else kernels
         if expected.of_counts and check and not (kernels or update_expectations or wanted_sizes or given_options):
-            chosen = recorded_plans(expected.loaded)
-            if not chosen:
-                raise UnavailableError(
-                    f"no case is recorded in {expected.path}; give kernels with --update-expectations"
-                )
+            chosen = expected.every_plan()
         else:
             chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
+        chosen = expected.as_recorded(chosen, seed=is_given("seed"), tile=bool(tile))
     check_tile(tile, chosen)
     setup = Setup(
         device,

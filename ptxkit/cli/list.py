@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def command(
-    kernels: tuple[str, ...], group: str | None, requires: str | None, only_groups: bool, as_json: bool
+    kernels: tuple[str, ...], groups: tuple[str, ...], requires: str | None, only_groups: bool, as_json: bool
 ) -> None:
     """Show kernels, their sizes and their variants.
 
@@ -46,7 +46,7 @@ def command(
     if requires is not None:
         rule_of(requires)  # an unknown name is refused even where no kernel is left
     with stdout_set_aside():
-        described = [describe(find_kernel(name)) for name in registry.selected(kernels, group)]
+        described = [describe(find_kernel(name)) for name in registry.selected(kernels, groups)]
     if requires is not None:
         for kernel in described:
             kernel["variants"] = [v for v in kernel["variants"] if needs(v["requires"], requires)]

@@ -107,7 +107,7 @@ def command(
     kernel: str | None,
     numbers: tuple[str, ...],
     variants: tuple[str, ...],
-    group: str | None,
+    groups: tuple[str, ...],
     device_kind: str,
     arch: str | None,
     seed: int,
@@ -154,9 +154,11 @@ def command(
         raise UsageError("--tls and --insecure are for --seeds COUNT with --cluster ADDRESS")
     if seeds is not None and (dry_run or tune):
         raise UsageError(f"--seeds verifies only; leave out {'--dry-run' if dry_run else '--tune'}, or --seeds")
-    if kernel is None and group is None:
+    if kernel is None and not groups:
         raise click.UsageError("missing argument 'KERNEL'", click.get_current_context())
-    if kernel is not None and group is None and names_source_file(kernel):
+    if groups and kernel is not None and kernel[:1].isdigit():
+        numbers, kernel = (kernel, *numbers), None
+    if kernel is not None and not groups and names_source_file(kernel):
         if tune:
             raise UsageError("--tune needs a description, which declares variants and tiles (ptxkit new --from)")
         refuse_described({"--variant": variants, "--tile": tiles, "--option": options, "--seeds": seeds})
@@ -174,17 +176,15 @@ def command(
                 dry_run=dry_run,
                 limit=limit,
             )
-    of_source_file.refuse(kernel or f"--group {group}")
+    of_source_file.refuse(kernel or f"--group {groups[0]}")
     held_tile = parse_pairs(tiles, "--tile")
     held_options = parse_pairs(options, "--option")
     from ptxkit.workload import registry
 
     words = () if kernel is None else (kernel,)
-    if group is not None and kernel is not None and kernel.isdecimal():
-        raise UsageError("sizes are given with one kernel; --group runs several, at their default sizes")
     with stdout_set_aside():
-        several = group is not None or any(map(registry.is_pattern, words))
-        names = registry.selected(words, group) if several else words
+        several = bool(groups) or any(map(registry.is_pattern, words))
+        names = registry.selected(words, groups) if several else words
     workers = click.get_current_context().with_resource(connection(cluster, tls, insecure))
     device = device_of(device_kind, workers)
     how = Described(
@@ -269,17 +269,17 @@ class Described(Request):
 
 
 def run_several(names: Sequence[str], numbers: Sequence[str], how: Described) -> int:
-    """Run kernels one after another at their default sizes, and return the most severe exit code.
+    """Run kernels one after another at their default sizes, or one kernel at given sizes; return the most severe exit code.
 
     Variants, tile parameters and options apply to the kernels that have them. A kernel that cannot run here, because of a
     package or the target, is reported and changes the exit code only if no kernel can.
 
     Raises:
-        UsageError: sizes are given, or no kernel has a given variant, tile parameter or option.
+        UsageError: sizes are given for several kernels, or no kernel has a given variant, tile parameter or option.
     """
     from ptxkit.cli._text import print_json, to_stderr
 
-    if numbers:
+    if numbers and len(names) > 1:
         raise UsageError(f"sizes are given with one kernel; these are {len(names)}: {shortened(', '.join(names))}")
     with stdout_set_aside():
         plans = [_applying(find_kernel(name), how) for name in names]
@@ -294,11 +294,12 @@ def run_several(names: Sequence[str], numbers: Sequence[str], how: Described) ->
         if codes and not how.as_json:
             click.echo()
         try:
-            codes.append(of.run(name, printed=values.append))
+            codes.append(of.run(name, numbers, values.append))
         except PtxkitError as error:
             if isinstance(error, FaultError):
                 raise
-            to_stderr(f"error: {name}: {error}", fg="red")
+            place = "" if str(error).startswith(f"{name}: ") else f"{name}: "
+            to_stderr(f"error: {place}{error}", fg="red")
             codes.append(int(error.exit_code))
     if how.as_json:
         print_json({"schema": "ptxkit.runs/1", "runs": values})

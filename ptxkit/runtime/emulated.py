@@ -104,6 +104,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
     def free(self, address: int) -> None:
         """Free memory."""
         self.machine.free(address)
+        self._order.freed(address)
 
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
         """Copy to the device, after everything that was launched."""

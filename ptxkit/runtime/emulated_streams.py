@@ -224,6 +224,12 @@ class StreamOrder:
             more = f" (and {len(hazards) - 1} more)" if len(hazards) > 1 else ""
             raise RaceError(f"{hazards[0]}{more}", tuple(hazards))
 
+    def freed(self, address: int) -> None:
+        """The allocation at ``address`` is freed: what launches have touched there is forgotten."""
+        with self.lock:
+            for e in self._launched:
+                e.footprint.release(address)
+
     def _is_before_all(self, earlier: _Launched) -> bool:
         """Whether every later launch comes after it."""
         if self.host.get(earlier.stream.number, 0) >= earlier.count:

@@ -101,31 +101,34 @@ def is_pattern(word: str) -> bool:
     return bool(set(word) & set("*?[")) and "/" not in word and not word.endswith((".py", ".cu", ".ptx"))
 
 
-def selected(words: Iterable[str] = (), group: str | None = None) -> tuple[str, ...]:
+def selected(words: Iterable[str] = (), within: Iterable[str] = ()) -> tuple[str, ...]:
     """The kernels that words name: names and files stay, a pattern stands for every name that it matches.
 
     Args:
         words: names, files, or patterns of the shell (``*``, ``?``, ``[ab]``), each perhaps with ``:VARIANT``; none for all.
-        group: keep only kernels of this group.
+        within: keep only kernels of these groups; none for all.
 
     Raises:
         UsageError: a pattern matches no name, there is no such group, or nothing is left of what the words name.
     """
-    known = None if group is None else groups()
-    if known is not None and group not in known:
-        raise UsageError(f"there is no group {group!r}; groups are {', '.join(known)}")
+    wanted = tuple(dict.fromkeys(within))
+    known = groups() if wanted else {}
+    for group in wanted:
+        if group not in known:
+            raise UsageError(f"there is no group {group!r}; groups are {', '.join(known)}")
+    members = tuple(name for group in wanted for name in known[group])
     given = tuple(words)
     found: list[str] = []
-    for word in given or (names() if known is None else known[str(group)]):
+    for word in given or members or names():
         name, colon, variant = word.partition(":")
         matches = fnmatch.filter(names(), name) if is_pattern(word) else [name]
         if not matches:
             raise UsageError(f"no kernel matches {name!r}; {suggestion(name.strip('*?'), names())}")
         found += [f"{match}{colon}{variant}" for match in matches]
-    kept = [word for word in dict.fromkeys(found) if group is None or group_of(find(word.partition(":")[0])) == group]
+    kept = [word for word in dict.fromkeys(found) if not wanted or group_of(find(word.partition(":")[0])) in wanted]
     if not kept:
-        members = ", ".join(known[str(group)]) if known is not None else ""
-        raise UsageError(f"none of {', '.join(given)} is in the group {group}, which has {members}")
+        of = f"group {wanted[0]}, which has" if len(wanted) == 1 else f"groups {', '.join(wanted)}, which have"
+        raise UsageError(f"none of {', '.join(given)} is in the {of} {', '.join(members)}")
     return tuple(kept)
 
 

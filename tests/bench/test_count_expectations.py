@@ -106,12 +106,37 @@ def test_cases_and_variants_without_counts_are_named(known):
     assert counts.check({**known, "cases": {}}, emulated()).notes == (f"{KEY}: no expectations found",)
 
 
-def test_an_update_keeps_what_was_not_run_but_not_counts_of_another_seed(known):
-    (case,) = emulated(seed=1).cases
-    alone = replace(emulated(), cases=(replace(case, rows=[r for r in case.rows if r.name == "fused"]),))
-    assert set(counts.updated(known, alone, "sm_90a")["cases"][KEY]["rows"]) == {"fused"}
-    same = replace(alone, cases=(replace(alone.cases[0], seed=0),))
-    assert set(counts.updated(known, same, "sm_90a")["cases"][KEY]["rows"]) == {"fused", "unfused"}
+def alone(seed=0):
+    """Results of the variant ``fused`` alone."""
+    (case,) = emulated(seed=seed).cases
+    return replace(emulated(), cases=(replace(case, rows=[r for r in case.rows if r.name == "fused"]),))
+
+
+def test_an_update_keeps_what_was_not_run_with_its_own_seed(known):
+    rows = counts.updated(known, alone(seed=1), "sm_90a")["cases"][KEY]["rows"]
+    assert {name: row["seed"] for name, row in rows.items()} == {"fused": 1, "unfused": 0}
+
+
+def test_an_update_leaves_out_variants_that_no_longer_exist(known):
+    value = counts.updated(known, alone(), "sm_90a", [(KEY, "unfused")])
+    assert set(value["cases"][KEY]["rows"]) == {"fused"}
+
+
+def test_the_description_of_a_user_is_recorded_relative_to_the_project(tmp_path):
+    results = alone()
+    made = replace(results, cases=(replace(results.cases[0], description=str(tmp_path / "kernels/mine.py")),))
+    assert counts.updated(None, made, "sm_90a", base=tmp_path)["cases"][KEY]["description"] == "kernels/mine.py"
+    elsewhere = counts.updated(None, made, "sm_90a", base=tmp_path / "other")["cases"][KEY]["description"]
+    assert elsewhere == str(tmp_path / "kernels/mine.py")
+
+
+def test_a_file_with_one_seed_for_a_case_is_read(tmp_path, known):
+    (case,) = known["cases"].values()
+    rows = {name: {k: v for k, v in row.items() if k != "seed"} for name, row in case["rows"].items()}
+    path = tmp_path / "x.json"
+    expectations.save(path, {**known, "schema": counts.EARLIER, "cases": {KEY: {**case, "seed": 3, "rows": rows}}})
+    found = counts.parsed(counts.load(path)).cases[KEY].rows
+    assert {row.seed for row in found.values()} == {3}
 
 
 def test_wrong_results_are_not_recorded():

@@ -90,6 +90,20 @@ def test_what_cannot_be_compared_is_refused(kernel, option, wanted, complaint):
         dtypes_of(registry.get(kernel), option, wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "fields"),
+    [
+        ("add_activation", "activation", {"n": 64, "dtype": "bf16"}),
+        ("attention", "causal", {"batch": 1, "heads": 1, "q": 8, "k": 8}),
+    ],
+)
+def test_values_that_compute_different_functions_are_refused(name, option, fields):
+    kernel = registry.get(name)
+    made = {value: kernel(**fields, **{option: value}) for value in dtypes_of(kernel, option)}
+    with pytest.raises(UsageError, match=f"{name} computes another .* from the same data"):
+        compare_dtypes(made, emulating_device(), variants=("fused",))
+
+
 def test_quantized_inputs_are_refused():
     kernel = registry.get("moe_int8")
     small = {value: kernel.make((), {"dtype": value}, small=True) for value in ("s8", "e4m3")}

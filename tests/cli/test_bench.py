@@ -566,7 +566,7 @@ def test_each_target_has_a_file_of_its_own(counts, capsys):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"schema": "ptxkit.expectations/3"}, "does not hold ptxkit.counts/1"),
+        ({"schema": "ptxkit.expectations/3"}, "does not hold ptxkit.counts/2"),
         ({"cases": {"saxpy n=2048": {"kernel": "saxpy"}}}, ".sizes is missing"),
     ],
 )
@@ -600,13 +600,82 @@ def test_counts_that_nothing_can_have_are_refused(counts, capsys, change, compla
 
 def test_a_file_without_cases_and_a_run_without_results_are_said(counts, capsys):
     counts.file.parent.mkdir()
-    counts.file.write_text(json.dumps({"schema": "ptxkit.counts/1", "target": "sm_90a", "cases": {}}))
+    counts.file.write_text(json.dumps({"schema": "ptxkit.counts/2", "target": "sm_90a", "cases": {}}))
     assert counts("--check") == 3
     assert "no case is recorded in" in capsys.readouterr().err
     counts.file.unlink()
-    assert counts(*SMALL, "--no-counts", "--max-instructions", "1", "--update-expectations") != 0
+    counts.file.parent.rmdir()
+    assert counts(*SMALL, "--max-instructions", "1", "--update-expectations") != 0
     err = capsys.readouterr().err
-    assert "nothing is recorded in" in err and not counts.file.exists()
+    assert "nothing is recorded in" in err and not counts.file.parent.exists()
+
+
+def edited(counts, change):
+    """Apply a change to the only recorded case."""
+    value = json.loads(counts.file.read_text())
+    (key,) = value["cases"]
+    change(value["cases"], key)
+    counts.file.write_text(json.dumps(value))
+
+
+def test_counts_are_compared_with_the_recorded_seed_and_tile(counts, capsys):
+    assert counts(*SMALL, "--seed", "3", "--tile", "THREADS=128", "--update-expectations") == 0
+    capsys.readouterr()
+    assert counts("--check") == counts(*SMALL, "--check") == 0
+    err = capsys.readouterr().err
+    assert err.count("counts of 1 variant compared with expectations: 0 differ") == 2
+    assert err.count("compared with the recorded THREADS=128; the default is now THREADS=256") == 2
+    assert counts(*SMALL, "--check", "--seed", "4") == 3
+    assert "not compared, the counts are recorded with --seed 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda cases, key: cases.update({"zzz n=1": {**cases[key], "kernel": "zzz"}}), "zzz n=1: is recorded, but there"),
+        (lambda cases, key: cases.update({"saxpy n=0": {**cases[key], "sizes": {"n": 0}}}), "saxpy n=0: is recorded, but"),
+        (lambda cases, key: cases.update({"saxpy n=4": {**cases[key], "options": {"k": 1}}}), "saxpy n=4: is recorded, but"),
+        (lambda cases, key: cases[key]["rows"].update(old=cases[key]["rows"]["scalar"]), "has no variant 'old' any more"),
+        (lambda cases, key: cases[key]["rows"]["scalar"]["tile"].update(WIDTH=2), "with WIDTH=2, which is no tile parameter"),
+    ],
+)
+def test_what_is_recorded_and_no_longer_exists_is_an_error(counts, capsys, change, complaint):
+    assert counts(*SMALL, "--update-expectations") == 0
+    edited(counts, change)
+    capsys.readouterr()
+    assert counts("--check") in (1, 3)
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_named_kernel_is_checked_for_variants_that_no_longer_exist(counts, capsys):
+    assert counts(*SMALL, "--update-expectations") == 0
+    edited(counts, lambda cases, key: cases[key]["rows"].update(old=cases[key]["rows"]["scalar"]))
+    capsys.readouterr()
+    assert counts(*SMALL, "--check") == 1
+    assert "saxpy n=2048 old: is recorded" in capsys.readouterr().err
+    assert counts(*SMALL, "--update-expectations") == 0  # leaves it out
+    assert counts(*SMALL, "--check") == 0
+
+
+def test_a_description_is_found_again_from_another_directory(counts, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", "mine") == 0
+    assert counts("./mine.py", "--sizes", "2048", "--update-expectations") == 0
+    assert json.loads(counts.file.read_text())["cases"]["mine n=2048"]["description"] == "mine.py"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert counts("--check") == 0
+
+
+def test_the_emulator_does_nothing_without_counts(counts, capsys):
+    assert counts(*SMALL, "--no-counts") == 2
+    assert "--no-counts is for a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("view", ["ladder", "precision"])
+def test_views_of_one_kernel_refuse_a_pattern_of_several(view, capsys):
+    assert exit_of("bench", view, "add_*", "--device", "emulator") == 2
+    assert f"bench {view} takes one kernel; these are 4: add_activation" in capsys.readouterr().err
 
 
 def test_expectations_that_cannot_be_read_are_an_error_of_access(counts, capsys, monkeypatch):

@@ -24,32 +24,34 @@ def test_every_kernel_is_in_one_group():
 
 
 @pytest.mark.parametrize(
-    ("words", "group", "found"),
+    ("words", "within", "found"),
     [
-        (["add_*"], None, ("add_activation", "add_activation_backward", "add_gelu", "add_mul_exp")),
-        (["add_gel?", "saxpy"], None, ("add_gelu", "saxpy")),
-        (["add_[gm]*:fused"], None, ("add_gelu:fused", "add_mul_exp:fused")),
-        (["saxpy:scalar", "saxpy:scalar"], None, ("saxpy:scalar",)),
-        (["*_ffn"], "gemm", ("sparse_swiglu_ffn", "swiglu_ffn")),
-        ([], "moe", ("moe_int8", "moe_routed")),
-        (["./mine[1].py"], None, ("./mine[1].py",)),
+        (["add_*"], (), ("add_activation", "add_activation_backward", "add_gelu", "add_mul_exp")),
+        (["add_gel?", "saxpy"], (), ("add_gelu", "saxpy")),
+        (["add_[gm]*:fused"], (), ("add_gelu:fused", "add_mul_exp:fused")),
+        (["saxpy:scalar", "saxpy:scalar"], (), ("saxpy:scalar",)),
+        (["*_ffn"], ["gemm"], ("sparse_swiglu_ffn", "swiglu_ffn")),
+        ([], ["moe"], ("moe_int8", "moe_routed")),
+        (["add_g*", "moe*", "saxpy"], ["moe", "elementwise"], ("add_gelu", "moe_int8", "moe_routed", "saxpy")),
+        (["./mine[1].py"], (), ("./mine[1].py",)),
     ],
 )
-def test_patterns_and_groups_select_names(words, group, found):
-    assert registry.selected(words, group) == found
+def test_patterns_and_groups_select_names(words, within, found):
+    assert registry.selected(words, within) == found
 
 
 @pytest.mark.parametrize(
-    ("words", "group", "complaint"),
+    ("words", "within", "complaint"),
     [
-        (["spaxy*"], None, "no kernel matches 'spaxy[*]'; did you mean 'saxpy'"),
-        ([], "attn", "no group 'attn'; groups are attention, cutlass"),
-        (["saxpy"], "gemm", "none of saxpy is in the group gemm"),
+        (["spaxy*"], (), "no kernel matches 'spaxy[*]'; did you mean 'saxpy'"),
+        ([], ["attn"], "no group 'attn'; groups are attention, cutlass"),
+        (["saxpy"], ["gemm"], "none of saxpy is in the group gemm, which has matmul"),
+        (["saxpy"], ["moe", "attention"], "none of saxpy is in the groups moe, attention, which have moe_int8, moe_r"),
     ],
 )
-def test_what_selects_nothing_is_refused(words, group, complaint):
+def test_what_selects_nothing_is_refused(words, within, complaint):
     with pytest.raises(UsageError, match=complaint):
-        registry.selected(words, group)
+        registry.selected(words, within)
 
 
 def test_list_has_only_variants_that_require_a_feature(capsys):
@@ -103,6 +105,19 @@ def test_one_line_for_wrong_words_of_several_kernels(words, complaint, capsys):
     assert exit_of("run", *words, "--device", "emulator") == 2
     err = capsys.readouterr().err
     assert complaint in err and err.count("\n") == 1
+
+
+def test_a_pattern_of_one_kernel_takes_sizes_and_errors_name_it_once(capsys):
+    words = ("--variant", "scalar", "--device", "emulator")
+    assert exit_of("run", "sax*", "1000", *words) == 0
+    assert "n=1000" in capsys.readouterr().out
+    assert exit_of("run", "sax*", "0", *words) == 2
+    assert capsys.readouterr().err.startswith("error: saxpy: size n must be")
+
+
+def test_groups_are_united(capsys):
+    assert exit_of("list", "--group", "moe", "--group", "cutlass", "--json") == 0
+    assert {k["group"] for k in json.loads(capsys.readouterr().out)["kernels"]} == {"moe", "cutlass"}
 
 
 def test_a_kernel_that_cannot_run_here_leaves_the_exit_code_to_the_others(capsys):

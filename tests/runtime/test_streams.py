@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -309,3 +312,19 @@ def test_what_a_graph_cannot_hold_is_refused(device, kernels, arrays, streams, i
     with pytest.raises(LaunchError, match=complaint):
         device.graph(lambda: inside(device, launch, streams[0]))
     device.synchronize()  # the capture is over
+
+
+def test_what_launches_touched_in_freed_arrays_is_forgotten(device, kernels):
+    """The marks have the size of the arrays, whose memory would never come back."""
+    first, x = device.stream(), device.upload(np.zeros(256, np.float32))
+    with device.settings(racecheck=True):
+        gone, kept = device.empty(256, np.float32, "gone"), device.empty(256, np.float32, "kept")
+        for y in (gone, kept):
+            kernels["twice"](x, y, ZERO, N, grid=1, block=256, stream=first)
+        memory = weakref.ref(device.machine.memory.owner(gone.address).data)
+        del y, gone
+        gc.collect()
+        assert memory() is None
+        with pytest.raises(RaceError, match="'kept'"):
+            kernels["twice"](x, kept, ZERO, N, grid=1, block=256, stream=device.stream())
+    device.synchronize()

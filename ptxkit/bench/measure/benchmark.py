@@ -162,7 +162,7 @@ class Benchmark:
     def _timed(self, plan: Plan, workload: Workload, plans: Sequence[Plan], say: Say) -> CaseResult:
         device = self.device
         count = self.method.sets(workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
-        sets = BufferSets(workload, device, count, self.seed, self.target)
+        sets = BufferSets(workload, device, count, self._seed(plan), self.target)
         compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
         if self.timeout_s is not None:
@@ -182,7 +182,7 @@ class Benchmark:
         measured = session.measure(candidates, say)
         if self.counts and not device.lost:
             measured = self._with_counts(workload, measured, say)
-        case = case_result(workload, [*measured, *self._rows], device, self.seed, inputs_hash)
+        case = case_result(workload, [*measured, *self._rows], device, self._seed(plan), inputs_hash)
         case = replace(case, conditions=session.conditions())
         if any(row.cold or row.hot for row in measured) and not device.lost:
             case = with_figures(case, self._roofs(plans, say))
@@ -240,7 +240,7 @@ class Benchmark:
     # -- in the emulator ---------------------------------------------------------------------------------------------
 
     def _counted(self, plan: Plan, workload: Workload, say: Say) -> CaseResult:
-        case = execute.Case(workload, self.device, self.seed, target=self.target)
+        case = execute.Case(workload, self.device, self._seed(plan), target=self.target)
         compile_ahead(case.resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
         if self.timeout_s is not None:
@@ -256,7 +256,7 @@ class Benchmark:
                 row = row.failed(error)
             self._rows.append(row)
         inputs_hash = arrays_sha256(case.inputs) if self.recorded else ""
-        return case_result(workload, self._rows, self.device, self.seed, inputs_hash)
+        return case_result(workload, self._rows, self.device, self._seed(plan), inputs_hash)
 
     def _emulated(self, plan: Plan, case: execute.Case, variant: Variant) -> Row:
         explicit = self.strict and bool(plan.variants)
@@ -297,6 +297,9 @@ class Benchmark:
         fixed = {**self.tile, **plan.tiles.get(variant.name, {})}
         return {name: value for name, value in fixed.items() if name in variant.tile}
 
+    def _seed(self, plan: Plan) -> int:
+        return self.seed if plan.seed is None else plan.seed
+
     def _variants(self, plan: Plan) -> list[Variant]:
         every = plan.workload.variants()
         return [every[name] for name in plan.variants] if plan.variants else list(every.values())
@@ -323,7 +326,7 @@ class Benchmark:
             else finished.get(variant.name) or Row(variant.name, skipped=f"not run: {name} did not end")
             for variant in self._variants(plan)
         ]
-        case = case_result(workload, rows, self.device, self.seed)
+        case = case_result(workload, rows, self.device, self._seed(plan))
         self.stuck(replace(self._results, cases=(*self._results.cases, case), partial=True))
 
 

@@ -32,6 +32,10 @@ DTYPE = "dtype"
 """The option that selects the element type, in the bundled kernels."""
 
 
+ROUNDINGS = 4
+"""References that differ by more than this many rounding errors of their inputs compute different functions."""
+
+
 @dataclass(frozen=True)
 class OfDtype:
     """A kernel's variants in one dtype.
@@ -55,9 +59,12 @@ def dtypes_of(kernel: type[Workload], option: str = DTYPE, wanted: Sequence[str]
     known = kernel.option_types()
     if option not in known:
         raise UsageError(f"{kernel.name} has no option {option!r} to compare; {suggestion(option, known)}")
-    if get_origin(known[option]) is not Literal:
+    if known[option] is bool:
+        values = ["false", "true"]
+    elif get_origin(known[option]) is Literal:
+        values = [str(value) for value in get_args(known[option])]
+    else:
         raise UsageError(f"option {option} of {kernel.name} has no fixed values; there is nothing to compare")
-    values = [str(value) for value in get_args(known[option])]
     for value in wanted:
         if value not in values:
             raise UsageError(f"option {option} of {kernel.name} has no value {value!r}; {suggestion(value, values)}")
@@ -86,7 +93,8 @@ def compare_dtypes(
         say: called with a description of the current step.
 
     Raises:
-        UsageError: the inputs of two dtypes are not roundings of the same data, for instance because they are quantized.
+        UsageError: the inputs of two dtypes are not roundings of the same data, for instance because they are quantized, or
+            two values compute different functions of them, for instance because the option is an activation.
         DescriptionError: the description of the kernel is wrong.
     """
     bound = {value: w.on(device.facts_for(target)) for value, w in workloads.items()}
@@ -98,6 +106,10 @@ def compare_dtypes(
     found = []
     for value, workload in bound.items():
         inputs = _rounded(workload, value, drawn[value], widest, master.inputs)
+        if value != widest:
+            same = execute.Data(workload, seed, master.inputs)
+            limit = ROUNDINGS * 2.0 ** -(_mantissa_bits(drawn[value].values()) + 1)
+            _require_same_function(workload, value, widest, limit, same.expected, reference)
         case = execute.Case(workload, device, data=execute.Data(workload, seed, inputs), target=target)
         rows = []
         for name, variant in workload.variants().items():
@@ -169,6 +181,34 @@ def _rounded(
             raise UsageError(_not_the_same(workload, value, widest, name))
         made[name] = data.astype(like.dtype) if both_floating and is_array(mine) else mine
     return made
+
+
+def _require_same_function(
+    workload: Workload,
+    value: str,
+    widest: str,
+    limit: float,
+    expected: Mapping[str, Any],
+    reference: Mapping[str, Any],
+) -> None:
+    """Check that the references of two values agree on the same inputs, except for the rounding of intermediate results.
+
+    Args:
+        limit: the largest difference, relative to the largest element.
+
+    Raises:
+        UsageError: they do not.
+    """
+    for name, wanted in reference.items():
+        mine, data = (np.asarray(a, np.float64) for a in (expected.get(name, np.nan), wanted))
+        finite = np.isfinite(data)
+        scale = np.abs(data[finite]).max(initial=0)
+        alike = mine.shape == data.shape and bool((np.isfinite(mine) == finite).all())
+        if not alike or (np.abs(mine[finite] - data[finite]) > limit * scale).any():
+            raise UsageError(
+                f"{workload.name} computes another {name} with {value} than with {widest}, from the same data; compare values "
+                "that compute the same function, by --over and --values"
+            )
 
 
 def _not_the_same(workload: Workload, value: str, widest: str, name: str) -> str:

@@ -10,12 +10,12 @@ What may differ from the recorded counts:
 - More of something is a regression. Less is an improvement, which is reported so that it can be recorded.
 
 Counts depend on the tile, the target and, in some kernels, the random inputs; with another tile, target or seed nothing is
-compared.
+compared. :mod:`ptxkit.bench.recorded` runs cases with the recorded ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from ptxkit.bench.results.json_values import read_as
 from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.errors import UsageError
 
-SCHEMA = "ptxkit.counts/1"
+SCHEMA = "ptxkit.counts/2"
+EARLIER = "ptxkit.counts/1"
+"""One seed for all variants of a case, and an absolute path to the description of a user."""
 OF_KERNEL = ("flops", "load_bytes", "store_bytes", "copied_bytes", "shared_bytes")
 """Fields of :class:`~ptxkit.bench.results.results.Counted` that are compared under every compiler, besides the launches."""
 OF_COMPILER = ("instructions", "load_sectors", "store_sectors", "bank_conflicts", "local_bytes")
@@ -41,13 +43,15 @@ class ExpectedRow:
     """The recorded counts of a variant.
 
     Attributes:
-        target: what it was compiled for. tile: its tile parameters. launches: kernel launches of one call.
+        target: what it was compiled for. tile: its tile parameters. seed: of the inputs.
+        launches: kernel launches of one call.
         counts: field of ``Counted`` -> count. by_class: instructions by class.
         nvrtc: version of NVRTC that compiled it.
     """
 
     target: str
     tile: Mapping[str, Any]
+    seed: int
     launches: int
     counts: Mapping[str, int]
     by_class: Mapping[str, int]
@@ -56,12 +60,16 @@ class ExpectedRow:
 
 @dataclass(frozen=True)
 class ExpectedCase:
-    """A recorded case: how it is made again, and its variants."""
+    """A recorded case: how it is made again, and its variants.
+
+    Attributes:
+        description: of a user's kernel, its file, relative to the directory that holds ``expectations/`` if it is below it; ""
+            for a kernel that is found by name.
+    """
 
     kernel: str
     sizes: Mapping[str, int]
     options: Mapping[str, Any]
-    seed: int
     rows: Mapping[str, ExpectedRow]
     description: str = ""
 
@@ -91,6 +99,8 @@ def load(path: Path) -> dict[str, Any]:
         UnavailableError: there is no such file. UsageError: it holds something else.
     """
     value = expectations.read_file(path, "this target in the emulator")
+    if isinstance(value, dict) and value.get("schema") == EARLIER:
+        value = {**value, "schema": SCHEMA, "cases": _with_a_seed_each(value.get("cases"))}
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise UsageError(f"{path} does not hold {SCHEMA}; restore it, or delete it and record again")
     try:
@@ -98,6 +108,21 @@ def load(path: Path) -> dict[str, Any]:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     return value
+
+
+def _with_a_seed_each(cases: Any) -> Any:
+    """Cases of an earlier version, in which the variants get the seed of the case; :func:`parsed` refuses what is malformed."""
+    if not isinstance(cases, dict):
+        return cases
+    found = {}
+    for key, case in cases.items():
+        rows = case.get("rows") if isinstance(case, dict) else None
+        if not isinstance(rows, dict) or "seed" not in case:
+            found[key] = case
+            continue
+        given = {n: {**row, "seed": case["seed"]} if isinstance(row, dict) else row for n, row in rows.items()}
+        found[key] = {**{name: part for name, part in case.items() if name != "seed"}, "rows": given}
+    return found
 
 
 def parsed(value: Mapping[str, Any]) -> Expected:
@@ -128,11 +153,19 @@ def _check_counts(row: ExpectedRow, where: str) -> None:
         raise UsageError(f"{where}.launches must be 1 or more, not {row.launches}")
 
 
-def updated(known: Mapping[str, Any] | None, results: Results, target: str) -> dict[str, Any]:
+def updated(
+    known: Mapping[str, Any] | None,
+    results: Results,
+    target: str,
+    gone: Iterable[tuple[str, str]] = (),
+    base: Path | None = None,
+) -> dict[str, Any]:
     """The recorded counts with those of these results entered; cases and variants that were not run stay.
 
     Args:
         known: the value of the file so far. target: the target of the file.
+        gone: (key of a case, variant) of recorded variants that no longer exist, which are left out.
+        base: the directory relative to which descriptions of users are recorded; None for absolute paths.
 
     Raises:
         UsageError: the results are not counts of the emulator, or the file is of another target.
@@ -142,21 +175,27 @@ def updated(known: Mapping[str, Any] | None, results: Results, target: str) -> d
     if known is not None and known["target"] != target:
         raise UsageError(f"the recorded counts are for {known['target']}, not for {target}")
     cases = dict((known or {}).get("cases", {}))
+    dropped = set(gone)
     for case in results.cases:
-        rows = {row.name: _record(row, results.environment["nvrtc"]) for row in case.rows if _good(row)}
+        rows = {row.name: _record(row, case.seed, results.environment["nvrtc"]) for row in case.rows if _good(row)}
         if not rows:
             continue
-        before = cases.get(case.key, {})
-        kept = before.get("rows", {}) if before.get("seed") == case.seed else {}
+        before = cases.get(case.key, {}).get("rows", {})
+        description = _relative(case.description, base)
         cases[case.key] = {
             "kernel": case.kernel,
             "sizes": dict(case.sizes),
             "options": dict(case.options),
-            "seed": case.seed,
-            **({"description": case.description} if case.description else {}),
-            "rows": {**kept, **rows},
+            **({"description": description} if description else {}),
+            "rows": {**{name: row for name, row in before.items() if (case.key, name) not in dropped}, **rows},
         }
     return {"schema": SCHEMA, "target": target, "cases": dict(sorted(cases.items()))}
+
+
+def _relative(description: str, base: Path | None) -> str:
+    """The path of a description relative to ``base`` if it is below it, so that the record holds on other machines."""
+    path = Path(description)
+    return path.relative_to(base).as_posix() if description and base and path.is_relative_to(base) else description
 
 
 def recordable(results: Results) -> bool:
@@ -168,11 +207,12 @@ def _good(row: Row) -> bool:
     return row.counted is not None and row.verified is not False and row.error is None
 
 
-def _record(row: Row, nvrtc: str) -> dict[str, Any]:
+def _record(row: Row, seed: int, nvrtc: str) -> dict[str, Any]:
     assert row.counted is not None
     return {
         "target": row.target,
         "tile": dict(row.tile),
+        "seed": seed,
         "launches": row.launches,
         "counts": {name: getattr(row.counted, name) for name in (*OF_KERNEL, *OF_COMPILER)},
         "by_class": dict(row.counted.by_class),
@@ -244,8 +284,6 @@ def check(expected: Mapping[str, Any], results: Results) -> Check:
         recorded = known.get(case.key)
         if recorded is None:
             found.notes.append(f"{case.key}: no expectations found")
-        elif recorded.seed != case.seed:
-            found.notes.append(f"{case.key}: not compared, the counts are recorded with --seed {recorded.seed}")
         else:
             _check_case(case, recorded, nvrtc, found)
     versions = tuple(dict.fromkeys(found.versions))
@@ -263,6 +301,8 @@ def _check_case(case: CaseResult, recorded: ExpectedCase, nvrtc: str, found: _Fo
             found.notes.append(f"{case.key} {row.name}: no expectations found")
         elif before.target != row.target:
             found.notes.append(f"{case.key} {row.name}: not compared, the counts are recorded for {before.target}")
+        elif before.seed != case.seed:
+            found.notes.append(f"{case.key} {row.name}: not compared, the counts are recorded with --seed {before.seed}")
         elif dict(before.tile) != dict(row.tile):
             tile = " ".join(f"{name}={value}" for name, value in before.tile.items()) or "no tile"
             found.notes.append(f"{case.key} {row.name}: not compared, the counts are recorded with {tile}")

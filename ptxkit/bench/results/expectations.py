@@ -6,7 +6,8 @@ The counts of the emulator are beside them: :mod:`ptxkit.bench.results.count_exp
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,16 @@ def path_for(gpu: str, where: Path | None = None) -> Path:
     return (where or directory()) / f"{stem_of(gpu)}.json"
 
 
-def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]:
+def updated(
+    known: Mapping[str, Any] | None, results: Results, gone: Iterable[tuple[str, str]] = ()
+) -> dict[str, Any]:
     """The expectations with the times of these results entered; cases and candidates that were not run stay.
 
     Rows that were wrong, raised an alarm or have no time are left out.
+
+    Args:
+        known: the value of the file so far.
+        gone: (key of a case, variant) of recorded variants that no longer exist, which are left out.
 
     Raises:
         UsageError: the results are not of a GPU.
@@ -74,10 +81,12 @@ def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]
     if not registry.measures_time(results.device_kind):
         raise UsageError("expectations come from a GPU; the emulator has no times")
     cases = dict((known or {}).get("cases", {}))
+    dropped = set(gone)
     for case in results.cases:
         rows = {row.name: _record(row) for row in case.rows if _good(row)}
         if rows:
-            rows = {**cases.get(case.key, {}).get("rows", {}), **rows}
+            before = cases.get(case.key, {}).get("rows", {})
+            rows = {**{name: row for name, row in before.items() if (case.key, name) not in dropped}, **rows}
             cases[case.key] = {
                 "created": results.created,
                 "environment": dict(results.environment),
@@ -162,7 +171,7 @@ def recordable(results: Results) -> bool:
 
 
 def check_recordable(path: Path, reader: Callable[[Path], dict[str, Any]] = load) -> None:
-    """Raise an error for a file that :func:`record` cannot change; called before measuring.
+    """Raise an error for a file that :func:`record` cannot change; called before measuring. Creates nothing.
 
     Args:
         reader: reads the file; :func:`load`, or that of the emulator's counts.
@@ -170,11 +179,8 @@ def check_recordable(path: Path, reader: Callable[[Path], dict[str, Any]] = load
     Raises:
         UsageError, FileAccessError: the file is something else, or cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    check_writable(path)
+    there = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    check_writable(there / path.name)  # there record() creates the directories that are missing
     if path.is_file():
         reader(path)
 

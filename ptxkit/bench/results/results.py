@@ -224,8 +224,12 @@ class CaseResult:
     @property
     def key(self) -> str:
         """``"saxpy n=1048576"``, with the options that are not the kernel's defaults; the same in every run."""
-        words = [f"{k}={v}" for k, v in {**self.sizes, **self.options}.items()]
-        return " ".join([self.kernel, *words])
+        return self.key_of(self.kernel, self.sizes, self.options)
+
+    @staticmethod
+    def key_of(kernel: str, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        """The :attr:`key` of a case with these sizes and options."""
+        return " ".join([kernel, *(f"{name}={value}" for name, value in {**sizes, **options}.items())])
 
     @property
     def intensity(self) -> float:

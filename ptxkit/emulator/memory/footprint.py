@@ -78,6 +78,12 @@ class Footprint:
             if not self.marks[base, kind].any():
                 del self.marks[base, kind]
 
+    def release(self, base: int) -> None:
+        """The allocation at ``base`` is freed, and no later launch can touch it: let go of its marks and its data."""
+        self.allocations.pop(base, None)
+        for kind in (READ, WRITE, ATOMIC):
+            self.marks.pop((base, kind), None)
+
     def conflicts(self, earlier: Footprint) -> Iterator[tuple[Allocation, str, str, int, int]]:
         """Bytes that this launch and an earlier one touch, at least one of them writing.
 

@@ -131,23 +131,27 @@ class Issued:
             del self.flying[self.serial]
 
     def _deliver(self, chosen: Index) -> None:
+        """Replace the tags of the elements ``chosen`` in all registers, any of which may hold a copy of an accumulator."""
         c, w = self.groups.cta[chosen], self.groups.warp[chosen]
+        shape, first = self.wave.shape, self.groups.owner[chosen]
+        warps = w[:, None] + np.arange(WARPGROUP)
         picked: Words | None = None
-        tag = np.uint32(TAG | self.serial << 7)
+        tag, count = np.uint32(TAG | self.serial << 7), np.uint32(self.what.count)
         frame = self.frame
         for k, value in enumerate(frame.registers):
-            if value is None or value.dtype.itemsize != 4 or value.shape != self.wave.shape:
+            if value is None or value.dtype.itemsize != 4 or value.shape != shape:
                 continue
-            numbers = value[c, w, 0].view(np.uint32) ^ tag
-            hit = numbers < self.what.count
-            if not hit.any():
+            numbers = value.reshape(-1).take(first).view(np.uint32) ^ tag
+            hit = numbers < count
+            if not np.count_nonzero(hit):
                 continue
             if picked is None:
                 picked = self.what.registers_of(self.d[chosen]).reshape(len(chosen), WARPGROUP, self.what.count, 32)
             new = value.copy()
-            view = new.view(np.uint32)
-            for e in np.flatnonzero(hit):
-                view[c[e], w[e] : w[e] + WARPGROUP] = picked[e, :, int(numbers[e])]
+            e = np.flatnonzero(hit)
+            new.view(np.uint32)[c[e][:, None], warps[e]] = picked[
+                e[:, None], np.arange(WARPGROUP), numbers[e][:, None].astype(np.int64)
+            ]
             frame.registers[k] = new
 
 

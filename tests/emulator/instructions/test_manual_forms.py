@@ -13,8 +13,6 @@ from ptxkit.emulator import Machine
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.parser import parse
 
-ROWS = [pytest.param(row, id=f"{n}-{row.section}") for n, row in enumerate(manual_forms.ROWS)]
-
 SECTIONS = """
     ld ld.global.nc ldu st st.async st.bulk multimem prefetch applypriority discard createpolicy isspacep cvta mapa getctarank
     cp.async cp.async.commit_group cp.async.wait_group cp.async.wait_all cp.async.bulk cp.reduce.async.bulk
@@ -59,15 +57,18 @@ def test_every_section_has_its_forms():
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-@pytest.mark.parametrize("row", ROWS)
-def test_what_ptxas_takes_is_bound(row, target):
-    mine = manual_forms.sample(row)
-    ours = [s for s in mine if s in unbound(target)]
-    if row.absent:
-        assert len(ours) == len(mine), f"emulated now, so not absent ({row.absent}); docs/emulator.md, too"
-        return
-    missing = [(s, unbound(target)[s]) for s in ours if s not in refused(target)]
-    assert not missing, f"{len(missing)} of {len(mine)}: {missing[:5]}"
+def test_what_ptxas_takes_is_bound(target):
+    """One test for each target: ptxas and the emulator examine the statements of all rows in one call, which takes 10 s."""
+    complaints = []
+    for row in manual_forms.ROWS:
+        mine = manual_forms.sample(row)
+        ours = [s for s in mine if s in unbound(target)]
+        missing = [(s, unbound(target)[s]) for s in ours if s not in refused(target)]
+        if row.absent and len(ours) != len(mine):
+            complaints.append(f"{row.section}: emulated now, so not absent ({row.absent}); docs/emulator.md, too")
+        elif missing and not row.absent:
+            complaints.append(f"{row.section}: {len(missing)} of {len(mine)}: {missing[:5]}")
+    assert not complaints, "\n".join(complaints)
 
 
 DISPUTED = "st.async{|.mmio}.release", "red.async{|.mmio}.release"
