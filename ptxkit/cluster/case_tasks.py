@@ -75,7 +75,7 @@ class CaseSpec:
 
     Attributes:
         kernel: name, or absolute path of the description. sizes, options: of the workload.
-        variants, tiles, peers, chosen: see :class:`~ptxkit.bench.cases.Plan`.
+        variants, tiles, peers, chosen, seed: see :class:`~ptxkit.bench.cases.Plan`.
     """
 
     kernel: str
@@ -85,6 +85,7 @@ class CaseSpec:
     tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: tuple[str, ...] | None = None
     chosen: str = ""
+    seed: int | None = None
 
     def workload(self) -> Workload:
         """The workload, made from its description here."""
@@ -92,7 +93,7 @@ class CaseSpec:
 
     def plan(self) -> Plan:
         """The case as :class:`~ptxkit.bench.measure.benchmark.Benchmark` takes it."""
-        return Plan(self.workload(), self.variants, self.tiles, self.peers, self.chosen)
+        return Plan(self.workload(), self.variants, self.tiles, self.peers, self.chosen, self.seed)
 
 
 # -- in the worker -------------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ def spec_of(plan: Plan) -> CaseSpec:
         {name: dict(tile) for name, tile in plan.tiles.items()},
         plan.peers,
         plan.chosen,
+        plan.seed,
     )
 
 
@@ -228,7 +229,8 @@ class ClusterBenchmark:
         workload = plan.workload.on(self.bench.device.facts_for(self.bench.target))
         names = plan.variants or tuple(workload.variants())
         rows = [Row(name).failed(error) for name in names]
-        return replace(case_result(workload, rows, self.bench.device, self.bench.seed), chosen=plan.chosen)
+        seed = self.bench.seed if plan.seed is None else plan.seed
+        return replace(case_result(workload, rows, self.bench.device, seed), chosen=plan.chosen)
 
 
 def _of_this_machine(case: CaseResult, plan: Plan) -> CaseResult:
