@@ -2,7 +2,8 @@
 // n x k and c is m x n, all with rows of a multiple of 16 bytes. c is row-major. a and b are row-major, which BLAS
 // calls TN, or one of them or both are column-major (Operands in wgmma_product.cuh). Sums are f32.
 //
-// Each of the eight steps adds one idea to the step before; docs/gemm.md has the measurements.
+// Each of the steps adds one idea to the step before; docs/gemm.md has the measurements. Step 9, for few rows of a, is
+// in matmul_swapped.cu.
 //
 // 1. `matmul_tma`, 64 x 64 tiles: TMA loads a tile of a and b, then the warpgroup multiplies it. Loads and products do
 //     not overlap.

@@ -195,7 +195,8 @@ __global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long lo
 
 __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long long descriptor, float* x) {
     unsigned m1[1] = {}, m2[2] = {}, m4[4] = {};
-    float d[4] = {}, d64[32] = {}, d128[64] = {}, d176[88] = {}, d192[96] = {}, d200[100] = {}, d256[128] = {};
+    float d[4] = {}, d48[24] = {}, d64[32] = {}, d96[48] = {};
+    float d128[64] = {}, d176[88] = {}, d192[96] = {}, d200[100] = {}, d256[128] = {};
     int integers[4] = {}, i8[4] = {}, i16[8] = {}, i32[16] = {}, i64[32] = {}, i128[64] = {}, i256[128] = {};
     float d8[4] = {}, d16[8] = {}, d32[16] = {};
     setmaxnreg_dec<200>();
@@ -231,11 +232,15 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n8k16_f32_f16_f16(d8, descriptor, descriptor, a);
     wgmma_mma_async_m64n16k16_f32_f16_f16(d16, descriptor, descriptor, a);
     wgmma_mma_async_m64n32k16_f32_f16_f16(d32, descriptor, descriptor, a);
+    wgmma_mma_async_m64n48k16_f32_bf16_bf16(d48, descriptor, descriptor, a);
     wgmma_mma_async_m64n64k16_f32_bf16_bf16(d64, descriptor, descriptor, a);
+    wgmma_mma_async_m64n96k16_f32_bf16_bf16(d96, descriptor, descriptor, a);
     wgmma_mma_async_m64n128k16_f32_bf16_bf16(d128, descriptor, descriptor, a);
     wgmma_mma_async_m64n192k16_f32_bf16_bf16(d192, descriptor, descriptor, a);
     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d256, descriptor, descriptor, a);
+    wgmma_mma_async_m64n48k16_f32_f16_f16(d48, descriptor, descriptor, a);
     wgmma_mma_async_m64n64k16_f32_f16_f16(d64, descriptor, descriptor, a);
+    wgmma_mma_async_m64n96k16_f32_f16_f16(d96, descriptor, descriptor, a);
     wgmma_mma_async_m64n128k16_f32_f16_f16(d128, descriptor, descriptor, a);
     wgmma_mma_async_m64n192k16_f32_f16_f16(d192, descriptor, descriptor, a);
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, descriptor, descriptor, a);
@@ -284,7 +289,7 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     warpgroup_fence_operand(d256);
     warpgroup_fence_operand(i256);
     x[threadIdx.x] = i8[0] + i16[0] + i32[0] + i64[0] + i128[0] + i256[0] + d8[0] + d16[0] + d32[0];
-    x[threadIdx.x] += d[0] + d64[0] + d128[0] + d192[0] + d256[0] + integers[0] + m1[0];
+    x[threadIdx.x] += d[0] + d48[0] + d64[0] + d96[0] + d128[0] + d192[0] + d256[0] + integers[0] + m1[0];
 }
 """
 

@@ -272,6 +272,58 @@ __device__ __forceinline__ void wgmma_mma_async_m64n32k16_f32_f16_f16(
 #endif
 }
 
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_mma_async_m64n48k16_f32_bf16_bf16(
+    float (&d)[24], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %26, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 "
+                 "{" PTXKIT_R24 "}, %24, %25, p, 1, 1, %27, %28;}"
+                 : PTXKIT_D8(0), PTXKIT_D8(8), PTXKIT_D8(16)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_mma_async_m64n96k16_f32_bf16_bf16(
+    float (&d)[48], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+                 "{" PTXKIT_R48 "}, %48, %49, p, 1, 1, %51, %52;}"
+                 : PTXKIT_D32(0), PTXKIT_D8(32), PTXKIT_D8(40)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_mma_async_m64n48k16_f32_f16_f16(
+    float (&d)[24], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %26, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{" PTXKIT_R24 "}, %24, %25, p, 1, 1, %27, %28;}"
+                 : PTXKIT_D8(0), PTXKIT_D8(8), PTXKIT_D8(16)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_mma_async_m64n96k16_f32_f16_f16(
+    float (&d)[48], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
+                 "{" PTXKIT_R48 "}, %48, %49, p, 1, 1, %51, %52;}"
+                 : PTXKIT_D32(0), PTXKIT_D8(32), PTXKIT_D8(40)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(A_MAJOR), "n"(B_MAJOR));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 // The wgmma with bf16 or f16 operands whose N follows from the number of accumulators of a thread, N / 2.
 
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
@@ -309,6 +361,16 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a
                                            bool accumulate) {
     wgmma_mma_async_m64n256k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[24], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
+    wgmma_mma_async_m64n48k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
+}
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[48], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
+    wgmma_mma_async_m64n96k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
+}
 
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[4], unsigned long long a, unsigned long long b,
@@ -344,6 +406,16 @@ template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
     wgmma_mma_async_m64n256k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
+}
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_f16(float (&d)[24], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n48k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
+}
+template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
+__device__ __forceinline__ void wgmma_f16(float (&d)[48], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n96k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 
 // setmaxnreg: sets the number of registers of each thread of the executing warpgroup to REGISTERS, a multiple of 8 from

@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in eight steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in nine steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
+from ptxkit.kernels.gemm import swapped
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import HasLayout, Layout
 from ptxkit.kernels.measured import gemm_tiles
@@ -220,7 +221,7 @@ def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in eight steps.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in nine steps.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -280,6 +281,18 @@ class MatmulWgmma(Matmul):
     def step8_tma_store(self, t: Tile) -> list[Launch]:
         """TMA stores the sums from shared memory during the products of the next tile."""
         return specialized(self, full(t))
+
+    @variant(
+        requires=REQUIRES,
+        source=swapped.SOURCE,
+        tile=swapped.SPACE,
+        constraint=swapped.usable,
+        prefer=swapped.preferred,
+        slower=swapped.slower,
+    )
+    def step9_swapped(self, t: Tile) -> list[Launch]:
+        """For few rows of a: b is the first operand of wgmma, and CTAs of a cluster divide k."""
+        return swapped.launches(self, Operands.of(self), t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=without_epilogue)
     def ptx(self) -> list[Launch]:
