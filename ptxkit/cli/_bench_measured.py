@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
     from ptxkit.bench.measure.benchmark import Benchmark
     from ptxkit.bench.measure.method import Method
+    from ptxkit.bench.measure.profilers import Profile
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cluster.cases import ClusterBenchmark
     from ptxkit.cluster.connection import Connection
@@ -82,18 +83,18 @@ class Setup:
 
             self.bench = ClusterBenchmark(cluster, bench, order_of(bench, limit_s, peers, changes), tell)
 
-    def measured(self, plans: Sequence[Plan], kept: Kept, profile: str = "none") -> Kept:
+    def measured(self, plans: Sequence[Plan], kept: Kept, profile: Profile | None = None) -> Kept:
         """Measure the cases, showing progress; an interrupt keeps those that are measured by then.
 
         Args:
-            profile: profiler to run afterwards, ``"none"`` for none.
+            profile: how candidates are profiled afterwards; None for not at all.
         """
         from ptxkit.bench.measure.profilers import profiled
         from ptxkit.cli._progress import progress
 
         with self._changed, stdout_set_aside(), progress() as say, kept.measuring():
             results = self.bench.run(plans, say, kept.done)
-            if profile != "none":
+            if profile is not None:
                 profiled(results, profile, say, kept.done)
         return kept
 

@@ -35,7 +35,12 @@ def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
     found = [
         table
         for case in results.cases
-        for table in (tables.case_table(case, roof), details.traffic_table(case), details.accuracy_table(case))
+        for table in (
+            tables.case_table(case, roof),
+            details.traffic_table(case),
+            details.kernels_table(case),
+            details.accuracy_table(case),
+        )
         if table is not None
     ]
     absent = (f"{name}: not available, {reason}" for name, reason in results.absent.items())

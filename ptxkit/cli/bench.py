@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -80,7 +81,8 @@ def list_(kind: Any, as_json: bool) -> int:
 
 RUN_HEADINGS = {
     "Kernels": ("--group", "--sizes", "--option", "--tile", "--seed"),
-    "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget", "--profile"),
+    "Measurement": ("--device", "--arch", "--peers", "--iterations", "--time-budget", "--profile", "--profile-dir",
+                    "--profile-sections"),
     "Counts in the emulator": ("--no-counts", "--max-instructions"),
     "Cluster": (*CLUSTER, "--timeout"),
     "Output": ("--format", "--json"),
@@ -98,7 +100,11 @@ RUN_HEADINGS = {
 @iterations_option
 @budget_option
 @click.option("--profile", type=click.Choice(["none", "ncu", "nsys", "torch"]), default="none", show_default=True,
-              help="Run each variant once more under a profiler.")  # fmt: skip
+              help="Run each variant and peer once more under a profiler.")  # fmt: skip
+@click.option("--profile-dir", metavar="DIRECTORY", help="Keep the profiler's reports in this directory: "
+              ".ncu-rep, .nsys-rep or a Chrome trace.")  # fmt: skip
+@click.option("--profile-sections", metavar="LIST", default="minimal", show_default=True, help="Collect these sections of "
+              "Nsight Compute: minimal (the counters of the table), full, or names, separated by commas.")  # fmt: skip
 @seed_option
 @device_option
 @arch_option
@@ -129,6 +135,8 @@ def run(
     iterations: int | None,
     time_budget: float,
     profile: str,
+    profile_dir: str | None,
+    profile_sections: str,
     seed: int,
     device_kind: str,
     arch: str | None,
@@ -160,7 +168,7 @@ def run(
     from ptxkit.bench.cases import parse_sizes, plans
     from ptxkit.bench.measure.environment import require_gpu
     from ptxkit.bench.measure.method import Method
-    from ptxkit.bench.measure.profilers import find
+    from ptxkit.bench.measure.profilers import MINIMAL, Profile
     from ptxkit.cli import _bench_text, _bench_verdict
     from ptxkit.cli._bench_expected import Expectations
     from ptxkit.cli._bench_kept import Kept
@@ -181,9 +189,14 @@ def run(
         raise UsageError("--profile runs on this machine only; leave it out with --cluster")
     if workers is not None and update_expectations and is_timed(device):
         raise UsageError("--update-expectations records the times of one GPU; leave it out with --cluster")
+    how: Profile | None = None
     if profile != "none":
         require_gpu(device, "--profile", chosen=device_kind != AUTO)
-        find(profile)  # a missing profiler is reported now rather than after minutes of measuring
+        how = Profile(profile, None if profile_dir is None else Path(profile_dir), tuple(profile_sections.split(",")))
+        how.check()  # a missing profiler is reported now rather than after minutes of measuring
+    elif profile_dir is not None or profile_sections != MINIMAL:
+        option = "--profile-dir" if profile_dir is not None else "--profile-sections"
+        raise UsageError(f"{option} is for a profiler; give --profile ncu, nsys or torch")
     if no_counts and not is_timed(device):
         raise UsageError("--no-counts is for a GPU; the emulator has no times, only counts: leave it out")
     expected = Expectations(device, target, check=check, update=update_expectations)
@@ -209,7 +222,7 @@ def run(
         limit_s=timeout,
     )
     notes = [] if is_timed(device) else _without_times(iterations=iterations, peers=names)
-    kept = setup.measured(chosen, kept, profile)
+    kept = setup.measured(chosen, kept, how)
     results = kept.results
     if json_file == "-":
         print_json(results.to_json())

@@ -1,4 +1,4 @@
-"""Runs each variant under a profiler in a separate process, to measure its memory traffic in hardware.
+"""Runs each variant and each peer under a profiler in a separate process, to measure its memory traffic in hardware.
 
 ncu serialises kernels and flushes caches, so that times of a profiled run are not used. The child is ``python -m
 ptxkit.bench.measure.profiled_call``, which brackets one call with cuProfilerStart and cuProfilerStop.
@@ -16,12 +16,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ptxkit.bench.results.results import CaseResult, Results, Row
-from ptxkit.errors import UnavailableError
+from ptxkit.bench.results.results import CaseResult, ProfiledKernel, Results, Row
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import refused
 
 # Stall reasons: cycles of waiting per issued instruction, with the names of Nsight Compute.
 STALLS = (
@@ -48,12 +49,62 @@ NCU: Mapping[str, tuple[str, str]] = {
 TIMEOUT_S = 300
 
 
-def profiled(
-    results: Results, tool: str, say: Callable[[str], None], done: Callable[[Results], None] = lambda results: None
-) -> Results:
-    """The results with the measurements of a profiler for each variant that ran.
+MINIMAL, FULL = "minimal", "full"
+"""Sections of ncu: the counters of the table, or all sections."""
 
-    ``ncu`` fills in ``measured``; ``nsys`` and ``torch`` leave a report in the working directory, named in the row's note.
+
+@dataclass(frozen=True)
+class Profile:
+    """How candidates are profiled.
+
+    Attributes:
+        tool: ``"ncu"``, ``"nsys"`` or ``"torch"``.
+        directory: where reports are kept; None keeps those of nsys and torch in the working directory, and none of ncu.
+        sections: of ncu: ``("minimal",)``, ``("full",)``, or names of sections such as ``"SpeedOfLight"``.
+    """
+
+    tool: str
+    directory: Path | None = None
+    sections: tuple[str, ...] = (MINIMAL,)
+
+    def check(self) -> None:
+        """Check the options before anything is measured, and make the directory.
+
+        Raises:
+            UsageError: sections without ncu, or without a directory for the report, or names that are none.
+            UnavailableError: the profiler is not installed. FileAccessError: the directory cannot be made.
+        """
+        if self.sections != (MINIMAL,):
+            if self.tool != "ncu":
+                raise UsageError("--profile-sections are of Nsight Compute; give --profile ncu")
+            wrong = next((n for n in self.sections if not re.fullmatch(r"\w+", n)), None)
+            if wrong is not None:
+                raise UsageError(f"--profile-sections takes minimal, full or names such as SpeedOfLight, not {wrong!r}")
+            if len(self.sections) > 1 and {MINIMAL, FULL} & set(self.sections):
+                raise UsageError("--profile-sections takes either minimal, full or names of sections, separated by commas")
+            if self.directory is None:
+                raise UsageError("--profile-sections are kept in a report; give --profile-dir DIRECTORY")
+        find(self.tool)
+        if self.directory is not None:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise refused(self.directory, error, "make") from None
+
+    def file(self, name: str) -> str:
+        """The path of a report."""
+        return name if self.directory is None else str(self.directory / name)
+
+
+def profiled(
+    results: Results,
+    profile: Profile,
+    say: Callable[[str], None],
+    done: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """The results with the measurements of a profiler for each variant and peer that has a time.
+
+    ``ncu`` fills in ``measured``, ``torch`` the kernels; reports that are kept are named in the row's note.
 
     Args:
         done: called with the results so far, marked as partial until the last case: at the start, and after each case.
@@ -61,15 +112,15 @@ def profiled(
     Raises:
         UnavailableError: the profiler is not installed, or may not read the counters.
     """
-    find(tool)
+    find(profile.tool)
     before, cases = results.partial, list(results.cases)
     done(replace(results, partial=True))
     for number, case in enumerate(results.cases):
         rows = []
         for row in case.rows:
-            if row.kind == "variant" and row.cold:
-                say(f"{tool}: {case.key} {row.name}")
-                row = _one(tool, case, row)
+            if row.cold:
+                say(f"{profile.tool}: {case.key} {row.name}")
+                row = _one(profile, case, row)
             rows.append(row)
         cases[number] = replace(case, rows=tuple(rows))
         results = replace(results, cases=tuple(cases), partial=before or number + 1 < len(cases))
@@ -92,30 +143,57 @@ def find(tool: str) -> str:
     return path
 
 
-def _one(tool: str, case: CaseResult, row: Row) -> Row:
-    call: dict[str, Any] = {
-        "kernel": case.description or case.kernel,
-        "sizes": case.sizes,
-        "options": case.options,
-        "variant": row.name,
-    }
-    call |= {"tile": row.tile, "seed": case.seed}
+def _one(profile: Profile, case: CaseResult, row: Row) -> Row:
+    call: dict[str, Any] = {"kernel": case.description or case.kernel, "sizes": case.sizes, "options": case.options}
+    call |= {"peer": row.name} if row.kind == "peer" else {"variant": row.name, "tile": row.tile}
+    call |= {"seed": case.seed}
     child = [sys.executable, "-m", "ptxkit.bench.measure.profiled_call", json.dumps(call)]
-    name = report_name(case, row)
-    if tool == "nsys":
+    name = profile.file(report_name(case, row))
+    if profile.tool == "nsys":
         # User Guide, "Command Line Options": a long option is followed by an equal sign. Without capture-range-end=stop nsys
         # ends the child with the range, and fails with it
         only_the_call = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
         how = [*only_the_call, "--trace=cuda", "--force-overwrite=true", f"--output={name}"]
-        _run([find(tool), "profile", *how, *child])
+        _run([find("nsys"), "profile", *how, *child])
         return _with_report(row, "profile", Path(f"{name}.nsys-rep"))
-    if tool == "torch":
+    if profile.tool == "torch":
         trace = Path(f"{name}.trace.json")
         _run([*child, "--torch-trace", str(trace)])
-        return _with_report(row, "trace", trace)
-    metrics = ",".join(NCU)
-    command = [find(tool), "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"]
-    return replace(row, measured=read_ncu(_run([*command, "--metrics", metrics, *child])))
+        row = _with_report(row, "trace", trace)
+        return replace(row, kernels=read_trace(trace.read_text(encoding="utf-8")))
+    return _by_ncu(profile, row, child, Path(f"{name}.ncu-rep"))
+
+
+def _by_ncu(profile: Profile, row: Row, child: Sequence[str], report: Path) -> Row:
+    """The row with counters of ncu, whose report is kept if there is a directory for it."""
+    metrics = ["--metrics", ",".join(NCU)]
+    if profile.sections == (FULL,):
+        metrics += ["--set", "full"]
+    elif profile.sections != (MINIMAL,):
+        metrics += [word for name in profile.sections for word in ("--section", name)]
+    command = [find("ncu"), "--profile-from-start", "off", "--clock-control", "none"]
+    table = ["--csv", "--page", "raw"]
+    if profile.directory is None:
+        return replace(row, measured=read_ncu(_run([*command, *table, *metrics, *child])))
+    _run([*command, *metrics, "--force-overwrite", "--export", str(report), *child])
+    row = _with_report(row, "report", report)
+    return replace(row, measured=read_ncu(_run([find("ncu"), *table, "--import", str(report)])))
+
+
+def read_trace(text: str) -> tuple[ProfiledKernel, ...]:
+    """The kernels and copies of a Chrome trace of torch's profiler, by the time that they take.
+
+    Raises:
+        UnavailableError: the trace has none, as where CUPTI could not observe the GPU.
+    """
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in json.loads(text).get("traceEvents", ()):
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "dur" in event:
+            times[event["name"]].append(float(event["dur"]))
+    if not times:
+        raise UnavailableError("torch's profiler saw no kernel; CUPTI may not be able to observe this GPU")
+    made = (ProfiledKernel(name, len(each), sum(each)) for name, each in times.items())
+    return tuple(sorted(made, key=lambda kernel: -kernel.time_us))
 
 
 def report_name(case: CaseResult, row: Row) -> str:

@@ -44,6 +44,36 @@ def traffic_table(case: CaseResult) -> Table | None:
     return _table(f"{case.key}: memory traffic", rows, columns, notes)
 
 
+def kernels_table(case: CaseResult, most: int = 8) -> Table | None:
+    """The kernels of one call of each candidate, as torch's profiler saw them, by time. None if none were profiled.
+
+    Args:
+        most: kernels of a candidate that are shown; one line has the others.
+    """
+    lines = []
+    for row in case.rows:
+        total = sum(kernel.time_us for kernel in row.kernels)
+        for kernel in row.kernels[:most]:
+            lines.append([row.name, _shortened(kernel.name), *_kernel_cells(kernel.launches, kernel.time_us, total)])
+        if others := row.kernels[most:]:
+            taken = sum(kernel.time_us for kernel in others)
+            count = sum(kernel.launches for kernel in others)
+            lines.append([row.name, f"{len(others)} others", *_kernel_cells(count, taken, total)])
+    if not lines:
+        return None
+    note = "one call after another one, in a process of its own; times of single launches with the caches as they were"
+    return Table(f"{case.key}: kernels, by torch's profiler", ["", "kernel", "launches", "time", "share"], lines, [note])
+
+
+def _kernel_cells(launches: int, time_us: float, total: float) -> list[str]:
+    return [str(launches), f"{time_us:.2f} us", f"{100 * time_us / total:.0f}%" if total else "-"]
+
+
+def _shortened(name: str, length: int = 88) -> str:
+    """The name of a kernel in a table; those of templates can have thousands of characters."""
+    return name if len(name) <= length else name[: length - 3] + "..."
+
+
 def accuracy_table(case: CaseResult) -> Table | None:
     """Errors against the float64 reference: median, 99.9th percentile, largest. None where nothing was compared."""
     rows = [row for row in case.rows if row.accuracy]

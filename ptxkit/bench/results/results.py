@@ -115,6 +115,19 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class ProfiledKernel:
+    """The launches of one kernel in a call, as torch's profiler saw them.
+
+    Attributes:
+        name: demangled. launches: how many. time_us: of all of them, on the device.
+    """
+
+    name: str
+    launches: int
+    time_us: float
+
+
+@dataclass(frozen=True)
 class Row:
     """One candidate: a variant, or a peer.
 
@@ -136,7 +149,7 @@ class Row:
         registers, local_bytes, shared_bytes: the maximum over its kernels.
         source_sha256, cubin_sha256: over its sources as compiled (PTX) and its cubins, in order.
         code_sha256: over its machine code, which no comment changes; "" in earlier files.
-        counted: by the emulator. measured: by a profiler.
+        counted: by the emulator. measured: by a profiler. kernels: of one call, as torch's profiler saw them.
     """
 
     name: str
@@ -170,6 +183,7 @@ class Row:
     code_sha256: str = ""
     counted: Counted | None = None
     measured: Mapping[str, float] | None = None
+    kernels: Sequence[ProfiledKernel] = ()
 
     def failed(self, error: PtxkitError) -> Row:
         """The row without figures, because of an error."""
