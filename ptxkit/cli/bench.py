@@ -19,6 +19,7 @@ from ptxkit.cli._bench_options import (
     results_option,
     sizes_option,
 )
+from ptxkit.cli._bench_overhead import overhead
 from ptxkit.cli._bench_shapes import shapes
 from ptxkit.cli._bench_views import ladder, precision
 from ptxkit.cli._cluster import CLUSTER, device_of, joined
@@ -403,5 +404,6 @@ def _without_times(**given: Any) -> list[str]:
 
 
 command.add_command(ladder)
+command.add_command(overhead)
 command.add_command(precision)
 command.add_command(shapes)

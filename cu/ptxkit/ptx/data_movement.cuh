@@ -273,6 +273,12 @@ __device__ __forceinline__ void ld_shared(float& x, float& y, float& z, float& w
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
 }
 
+__device__ __forceinline__ unsigned ld_shared_u32(unsigned address) {
+    unsigned value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
 __device__ __forceinline__ void st_shared(unsigned address, uint4 value) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                  :: "r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
@@ -385,6 +391,17 @@ __device__ __forceinline__ void st_shared_cluster(unsigned address, double value
     asm volatile("st.shared::cluster.f64 [%0], %1;" :: "r"(address), "d"(value) : "memory");
 #else
     PTXKIT_UNSUPPORTED("st.shared::cluster", "sm_90");
+#endif
+}
+
+__device__ __forceinline__ unsigned ld_shared_cluster_u32(unsigned address) {
+#if PTXKIT_SM >= 90
+    unsigned value;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+#else
+    PTXKIT_UNSUPPORTED("ld.shared::cluster", "sm_90");
+    return 0;
 #endif
 }
 

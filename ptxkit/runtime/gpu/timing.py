@@ -85,6 +85,24 @@ class Timing:
         self.device.synchronize()
         return [_elapsed_us(a, b) for a, b in pairs]
 
+    def behind(self, queue: Callable[[], None], samples: int, flushes: int) -> list[float]:
+        """Device time of each of ``samples`` calls of ``queue``, in microseconds, whose launches are queued while other kernels
+        run.
+
+        Args:
+            flushes: kernels of about 50 us each that run before each call; if they end before the host has queued the
+                launches, the time of the host is measured.
+        """
+        pairs = []
+        for _ in range(samples):
+            for _ in range(flushes):
+                self.flush()
+            start = self._event()
+            queue()
+            pairs.append((start, self._event()))
+            self.device.synchronize()
+        return [_elapsed_us(a, b) for a, b in pairs]
+
     def l2_copy(self, nbytes: int, samples: int) -> list[float]:
         """Time of one copy of ``nbytes``, which must fit in the L2 cache, in microseconds: a graph of 20 copies is timed."""
         many, copy = 20, self._copier(nbytes)
