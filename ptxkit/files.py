@@ -84,17 +84,24 @@ def read_bytes(path: str | Path) -> bytes:
     return Path(path).read_bytes()
 
 
-def read_text(path: str | Path) -> str:
+def read_text(path: str | Path, legacy: bool = False) -> str:
     """The text of a UTF-8 file, without a byte order mark.
+
+    Args:
+        legacy: see :func:`decode`.
 
     Raises:
         UsageError: it is not text; the message names the line. Or it is no regular file. OSError: it cannot be read.
     """
-    return decode(read_bytes(path), str(path))
+    return decode(read_bytes(path), str(path), legacy)
 
 
-def decode(data: bytes, name: str) -> str:
-    """The text of a file's bytes, see :func:`read_text`; ``name`` begins messages."""
+def decode(data: bytes, name: str, legacy: bool = False) -> str:
+    """The text of a file's bytes, see :func:`read_text`; ``name`` begins messages.
+
+    Args:
+        legacy: bytes that are not UTF-8 are taken as Latin-1, in which every byte is a character.
+    """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError(f"{name}:1: the text is UTF-16; save it as UTF-8")
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -103,6 +110,8 @@ def decode(data: bytes, name: str) -> str:
     try:
         return data.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
+        if legacy:
+            return data.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
         place, byte = _line(data, error.start), data[error.start]
         raise UsageError(f"{name}:{place}: the byte {byte:#04x} is not UTF-8; save the file as UTF-8") from None
 

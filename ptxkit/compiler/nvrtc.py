@@ -85,13 +85,16 @@ def without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Ima
             return build(wanted)
         except CompileError as error:
             failure = error
+    found = None
     try:
         found = extracted(wanted)
         if failure is not None and not found.has_host_code:
             raise failure
         image = compile_device_part(wanted, found, build)
     except (CompileError, UnavailableError) as error:
-        raise failure or error from None
+        if failure is not None and not (found is not None and error is not failure and found.explains(failure)):
+            raise failure from None
+        raise error from None
     image = replace(image, expanded=found.part.unit.text, left_out=found.left_out)
     if not found.note:
         return image

@@ -20,7 +20,8 @@ def read_source(source: str | os.PathLike[str], name: str | None, default_name: 
     """(text, name, directory) of a path or a text.
 
     The name is what messages and debug information call it: the absolute path, unless the caller says otherwise. The
-    directory is where the source's own includes look first: the working directory for a text.
+    directory is where the source's own includes look first: the working directory for a text. A ``.cu`` file that is not UTF-8
+    is taken as Latin-1, because nvcc accepts any bytes in comments.
 
     Raises:
         UsageError: the file cannot be read.
@@ -34,7 +35,7 @@ def read_source(source: str | os.PathLike[str], name: str | None, default_name: 
         raise UsageError("the source is empty: give a path, or a text that holds a newline or a brace")
     path = Path(source)
     try:
-        text = read_text(path)
+        text = read_text(path, legacy=path.suffix == ".cu")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UsageError(_unreadable(source, error)) from error
     path = path.absolute()

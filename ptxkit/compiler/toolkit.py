@@ -80,13 +80,22 @@ def cuobjdump() -> Tool:
 
 
 def headers() -> tuple[Tool, ...]:
-    """The installed header directories in search order: runtime (which contains crt), then CCCL. May be empty."""
+    """The installed header directories in search order: runtime, then CCCL, then those of the other wheels. May be empty.
+
+    The wheels of one environment share a directory. If some of them are in another one of ``sys.path``, so are their headers,
+    such as ``crt/mma.h`` and ``curand_kernel.h``.
+    """
     found = []
     for wanted in (_RUNTIME_HEADERS, _CCCL_HEADERS):
         tool = _find(wanted)
         if tool is not None:
             directory = tool.path.parent if wanted is _RUNTIME_HEADERS else tool.path
             found.append(Tool(wanted.name, directory, tool.version))
+    known = {tool.path for tool in found}
+    for site in _site_directories():
+        directory = site / "nvidia" / "cu13" / "include"
+        if found and directory.is_dir() and directory not in known:
+            found.append(Tool("CUDA headers", directory, found[0].version))
     return tuple(found)
 
 

@@ -162,6 +162,13 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
     ),
     (_UNDECLARED.pattern, _undeclared),
     (
+        r"static and nonstatic member functions with same parameter types",
+        _fixed(
+            "host compiler's dialect",
+            "give the overloads different parameters: nvcc accepts them as its host compiler does, NVRTC follows the standard",
+        ),
+    ),
+    (
         r"#error directive",
         _fixed("#error", "meet the condition that the message names, mostly with --define or --arch"),
     ),

@@ -19,6 +19,7 @@ from typing import Any
 
 from ptxkit.compiler.assemble import assemble, written_target
 from ptxkit.compiler.host_code.compile import extracted
+from ptxkit.compiler.host_code.headers import LIBRARIES
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.request import request
@@ -133,7 +134,8 @@ def _has_device_code(path: Path, target: str, given: dict[str, Any]) -> bool:
         found = extracted(wanted)
     except PtxkitError:
         return True
-    return found.has_device_code or bool(found.not_found)
+    # headers of libraries such as CUTLASS have templates, which host code launches
+    return found.has_device_code or any(not name.startswith(LIBRARIES) for name in found.not_found)
 
 
 def _serve() -> None:

@@ -28,7 +28,6 @@ def started(*words, cwd, **environment):
     ("name", "data", "words"),
     [
         ("k.ptx", b".version 8.0\n.target sm_80\n\0\n", "k.ptx:3: there is a NUL byte"),
-        ("k.cu", b"\n// caf\xe9\n", "k.cu:2: the byte 0xe9 is not UTF-8"),
         ("k.cu", KERNEL.encode("utf-16"), "k.cu:1: the text is UTF-16"),
         ("k.py", b"x = 1\n\0", "k.py:2: there is a NUL byte"),
         ("k.py", b"x = 1\n\n# \xff", "k.py:3: the byte 0xff"),
@@ -38,6 +37,11 @@ def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path, name, data, 
     (tmp_path / name).write_bytes(data)
     done = run("run", f"./{name}", cwd=tmp_path)
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_source_in_latin_1_is_compiled(tmp_path):
+    (tmp_path / "k.cu").write_bytes(b"// caf\xe9\n" + KERNEL.encode())
+    assert run("run", "./k.cu", cwd=tmp_path).returncode == 0
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):

@@ -215,6 +215,56 @@ ACCEPTED = {
             "static void host_NAME() { std::cout << 1; }\n",
         },
     ),
+    "a header that two headers include, once": (
+        "b(x[i])",
+        '#include "common.cuh"\n#include "b.cuh"\n',
+        {
+            "types.h": "#pragma once\nstruct T { float v; };\n",
+            "common.cuh": '#pragma once\n#include "types.h"\n#include "b.cuh"\n',
+            "b.cuh": (
+                '#pragma once\n#include "types.h"\n#include <vector>\n'
+                "__device__ inline float b(float v) { T t{2 * v + 1}; return t.v; }\n"
+            ),
+        },
+    ),
+    "names of std without their headers": (
+        "f<2>(std::max(x[i], std::numeric_limits<float>::lowest()))",
+        (
+            "#include <vector>\ntemplate <int N> __device__ std::enable_if_t<(N > 1), float> f(float v)\n"
+            "{ std::pair<float, float> p(N, 1); return p.first * v + p.second; }\n"
+        ),
+        {},
+    ),
+    "types of the host in an alias and in parameters": (
+        "2 * x[i] + 1",
+        (
+            "#include <functional>\n#include <unordered_map>\n"
+            "using Call = std::function<void(int)>;\nusing Table = std::unordered_map<int, Call>;\nextern Table table;\n"
+            "struct Register { Register(Call f) { table[0] = f; } };\n"
+        ),
+        {},
+    ),
+    "types and functions of torch": (
+        "twice(at::Half(1.0f)) * x[i] + (WARP_SHFL(1.0f, 0) > 0 ? 1.0f : 2.0f)",
+        (
+            "#include <ATen/ATen.h>\n#include <ATen/cuda/DeviceUtils.cuh>\n"
+            "__device__ float twice(c10::Half v) { return 2 * static_cast<float>(v); }\n"
+        ),
+        {},
+    ),
+    "programmatic dependent launch": (
+        "wait(x[i])",
+        "__device__ float wait(float v) { cudaGridDependencySynchronize(); return 2 * v + 1; }\n",
+        {},
+    ),
+    "a lambda in a device function": (
+        "f(x[i])",
+        (
+            "__device__ constexpr auto line = [](float v) { return 2 * v + 1; };\n"
+            "__device__ float f(float v) { return line(v); }\n"
+        ),
+        {},
+    ),
 }
 REFUSED = {
     "typo in a specialisation": (
@@ -272,7 +322,7 @@ REFUSED = {
             "typedef float R;\n"
             "namespace B { typedef std::vector<int> R; __device__ float f(float v) { R r = 2; return r * v; } }\n"
         ),
-        "qualified name",
+        "incomplete type",
     ),
     "static assertion": (
         "x[i]",

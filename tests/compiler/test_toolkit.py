@@ -22,7 +22,7 @@ def test_everything_is_found_with_its_version():
 
 
 def test_header_directories_hold_headers():
-    runtime, cccl = (tool.path for tool in toolkit.headers())
+    runtime, cccl = (tool.path for tool in toolkit.headers()[:2])
     assert (runtime / "cuda_fp16.h").is_file()
     assert (runtime / "crt").is_dir()
     assert (cccl / "cuda" / "std" / "cstdint").is_file()
@@ -41,6 +41,15 @@ def test_what_is_missing_names_the_command_that_installs_it(nothing_installed, f
     with pytest.raises(UnavailableError, match=f"is not installed; run: pip install '{package}>=13,<14'"):
         find()
     assert toolkit.headers() == ()
+
+
+def test_headers_in_several_environments_are_all_found(nothing_installed, monkeypatch):
+    sites = [nothing_installed / name for name in ("first", "second")]
+    for site, name in zip(sites, ("cuda_runtime.h", "curand_kernel.h"), strict=True):
+        (site / "nvidia/cu13/include").mkdir(parents=True)
+        (site / "nvidia/cu13/include" / name).write_text("")
+    monkeypatch.setattr(toolkit, "_site_directories", lambda: tuple(sites))
+    assert [tool.path for tool in toolkit.headers()] == [site / "nvidia/cu13/include" for site in sites]
 
 
 def test_a_conda_environment_is_searched(nothing_installed):

@@ -72,6 +72,11 @@ class Extraction:
         """Whether the source, or a header of its own, has a function or variable for the device."""
         return any(piece.device for piece in self.part.pieces)
 
+    def explains(self, error: CompileError) -> bool:
+        """Whether an error is only that a header is missing which is left out here."""
+        names = re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))
+        return bool(names) and all(d.name != names[0] or d.reason != NOT_FOUND for d in self.dropped)
+
     @property
     def not_found(self) -> tuple[str, ...]:
         """The headers that were not found, and that are not known to be of the host."""
@@ -98,6 +103,8 @@ class Extraction:
         holders: dict[str, list[int]] = {}
         virtual: dict[int, str] = {}
         source, *entered = self.part.unit.inclusions
+        # a header with "#pragma once" has one inclusion, which headers that come after it in this order may name, too
+        virtual.update({id(inclusion): inclusion.path for inclusion in entered if inclusion.is_once})
         for inclusion in reversed(entered):  # a header after those that it includes
             text = self.part.text_of(inclusion, self.headers.names(self.part, inclusion, virtual))
             name, number = inclusion.path, 1
@@ -175,12 +182,14 @@ def _request(
 ) -> tuple[Request, dict[str, list[int]]]:
     """What to compile, and file -> the identities of its inclusions."""
     text, texts, holders = found.files()
+    found.headers.preinclude(found.part)
     memory = {**found.headers.memory, **texts, **dict(request.headers)}
     holders[request.name] = [id(found.part.source)]
     wanted = replace(
         request,
         text=text,
         headers=tuple(sorted(memory.items())),
+        include_dirs=(*request.include_dirs, *found.headers.roots),
         options=(*request.options, f"--pre-include={PRELUDE_NAME}", *sorted(options)),
         names=names,
     )
@@ -257,7 +266,8 @@ def _add_headers(headers: Headers, error: CompileError) -> bool:
         line for header in sorted(missing) if (line := f"#include <{header}>\n") not in headers.memory[PRELUDE_NAME]
     ]
     headers.memory[PRELUDE_NAME] += "".join(lines)
-    return bool(lines)
+    supplied = [headers.supply(name) for name in re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))]
+    return bool(lines) or any(supplied)
 
 
 def _explained(error: CompileError, found: Extraction) -> CompileError:
@@ -313,10 +323,11 @@ def _helpful_option(
     """An option that may help against the errors, and that was not tried before."""
     log = error.log or str(error)
     candidates = []
-    if any("considered a host function" in message and file not in holders for file, _, _, message in _places(error)):
+    library = any("considered a host function" in message and file not in holders for file, _, _, message in _places(error))
+    if library or "execution space for the lambda" in log:
         candidates.append(
             "-default-device"
-        )  # for constexpr functions of libraries; in the user's files no function is left
+        )  # for constexpr functions of libraries and lambdas; in the user's files no other function is left
     if "__int128" in log:
         candidates.append("--device-int128")
     if not any("std=" in option for option in given) and re.search(r"concept|requires|consteval|<=>|C\+\+20", log):

@@ -261,14 +261,21 @@ class DevicePart:
 
     def remaining(self, without: Piece | None = None) -> frozenset[str]:
         """The words of what is left in the translation unit, except in one piece."""
+        return frozenset(re.findall(r"\w+", self._bare(without)))
+
+    def names_of(self, namespace: str) -> frozenset[str]:
+        """The names behind ``namespace::`` in what is left in the translation unit."""
+        return frozenset(re.findall(rf"\b{namespace}\s*::\s*(\w+)", self._bare()))
+
+    def _bare(self, without: Piece | None = None) -> str:
+        """What is left in the translation unit, without comments and strings."""
         out = list(self.unit.text)
         for piece in self.pieces:
             if piece is without or (piece.state == "gone" and not _within_gone(piece)):
                 _blank(out, piece.start, piece.end)
             elif piece.state == "declared":
                 _blank(out, piece.tail, piece.end)
-        bare = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', " ", "".join(out), flags=re.DOTALL)
-        return frozenset(re.findall(r"\w+", bare))
+        return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', " ", "".join(out), flags=re.DOTALL)
 
     def find(self, files: Collection[int], line: int, column: int) -> Piece | None:
         """The smallest piece at a place of the device code of one of the inclusions with these identities.

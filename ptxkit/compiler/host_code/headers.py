@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,14 +33,81 @@ HOST_ONLY = frozenset(
     "cublas.h cublas_v2.h cublasLt.h cublasXt.h cusparse.h cusparse_v2.h cusolverDn.h cufft.h cufftXt.h curand.h "
     "cudnn.h nccl.h cudaTypedefs.h cuda_runtime_api.h ATen/ATen.h helper_cuda.h helper_functions.h helper_string.h "
     "helper_timer.h helper_image.h exception.h nvtx3/nvToolsExt.h torch/extension.h torch/torch.h torch/library.h "
-    "torch/types.h torch/all.h Python.h pybind11/pybind11.h gtest/gtest.h".split()
+    "torch/types.h torch/all.h Python.h pybind11/pybind11.h gtest/gtest.h stdbool.h stdarg.h stdalign.h stdnoreturn.h "
+    "dirent.h locale.h setjmp.h libgen.h cuda_gl_interop.h cuda_egl_interop.h cuda_vdpau_interop.h cudaGL.h cudaEGL.h "
+    "cuda_d3d9_interop.h cuda_d3d10_interop.h cuda_d3d11_interop.h cuda_profiler.h nvjpeg.h nvblas.h cufile.h".split()
 )
 """Headers that declare nothing for device code, or nothing that NVRTC does not have already."""
 
 LIBRARIES = ("cutlass/", "cute/", "thrust/", "cub/", "cuda/", "nv/", "cooperative_groups/")
 """Directories of large libraries that are made for NVRTC, too: their headers are used as they are."""
 
-LEVELS = 4  # directories above that of a source in which its headers are looked for
+STD_NAMES = {
+    name: header
+    for header, names in {
+        "type_traits": "enable_if enable_if_t is_same is_same_v is_integral is_integral_v is_floating_point "
+        "is_floating_point_v "
+        "is_arithmetic is_arithmetic_v is_signed is_signed_v is_unsigned is_unsigned_v is_void is_void_v is_pointer "
+        "is_pointer_v is_const is_const_v is_base_of is_base_of_v is_convertible is_convertible_v is_invocable "
+        "is_invocable_v is_trivially_copyable is_trivially_copyable_v is_array is_array_v is_enum is_enum_v is_class "
+        "is_empty_v is_reference_v is_lvalue_reference_v is_default_constructible_v conditional conditional_t "
+        "integral_constant bool_constant true_type false_type remove_cv remove_cv_t remove_const remove_const_t "
+        "remove_reference remove_reference_t remove_cvref remove_cvref_t remove_pointer remove_pointer_t remove_extent_t "
+        "remove_volatile_t decay decay_t add_const_t add_pointer_t add_lvalue_reference_t make_signed make_signed_t "
+        "make_unsigned make_unsigned_t underlying_type_t common_type common_type_t void_t invoke_result_t result_of_t "
+        "alignment_of aligned_storage_t negation_v conjunction_v disjunction_v type_identity_t is_constant_evaluated",
+        "algorithm": "min max minmax clamp min_element max_element lower_bound upper_bound fill copy",
+        "utility": "move forward swap exchange declval pair make_pair index_sequence make_index_sequence integer_sequence "
+        "make_integer_sequence index_sequence_for as_const in_place",
+        "tuple": "tuple make_tuple tie get apply tuple_size tuple_size_v tuple_element tuple_element_t tuple_cat "
+        "forward_as_tuple",
+        "array": "array to_array",
+        "limits": "numeric_limits",
+        "cstdint": "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t",
+        "cstddef": "size_t ptrdiff_t nullptr_t byte max_align_t",
+        "cmath": "abs fabs sqrt cbrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh pow "
+        "hypot fmin fmax floor ceil round trunc fma fmod erf isnan isinf isfinite signbit copysign rint nearbyint",
+        "cstring": "memcpy memset memmove",
+        "functional": "plus minus multiplies divides less greater less_equal greater_equal equal_to not_equal_to logical_and "
+        "logical_or bit_and bit_or bit_xor invoke",
+        "numeric": "accumulate iota gcd lcm",
+        "bit": "bit_cast popcount countl_zero countr_zero has_single_bit bit_ceil bit_floor bit_width",
+        "complex": "complex",
+        "optional": "optional nullopt nullopt_t",
+        "variant": "variant visit monostate",
+        "span": "span dynamic_extent",
+        "initializer_list": "initializer_list",
+        "iterator": "iterator_traits random_access_iterator_tag begin end distance advance",
+        "memory": "addressof pointer_traits",
+        "ratio": "ratio",
+        "concepts": "same_as integral floating_point convertible_to signed_integral unsigned_integral",
+    }.items()
+    for name in names.split()
+}
+"""Names of namespace std that device code may use -> the header that has them, which libcu++ offers. On a host other headers
+include these as well, so that sources often do not include them themselves."""
+
+HOST_CLASSES = (
+    "string wstring ostream istream iostream ofstream ifstream fstream stringstream ostringstream istringstream mutex "
+    "recursive_mutex thread condition_variable runtime_error logic_error invalid_argument out_of_range exception "
+    "bad_alloc random_device mt19937 mt19937_64 any regex"
+).split()
+HOST_TEMPLATES = (
+    "vector deque list forward_list map multimap set multiset unordered_map unordered_multimap unordered_set queue stack "
+    "priority_queue function shared_ptr weak_ptr lock_guard unique_lock future promise uniform_int_distribution "
+    "uniform_real_distribution normal_distribution basic_string hash"
+).split()
+"""Types of the host, which libcu++ does not have: they are only declared, so that host functions may name them."""
+
+TORCH_TYPES = {
+    "Half": ("cuda_fp16.h", "__half"),
+    "BFloat16": ("cuda_bf16.h", "__nv_bfloat16"),
+    "Float8_e4m3fn": ("cuda_fp8.h", "__nv_fp8_e4m3"),
+    "Float8_e5m2": ("cuda_fp8.h", "__nv_fp8_e5m2"),
+}
+"""Types of namespaces at and c10 that device code uses -> the header and the name of the type of the same format in CUDA."""
+
+LEVELS = 8  # directories above that of a source in which its headers are looked for
 HEADER_DIRECTORIES = ("include", "inc", "Common", "common", "utils", "src", "csrc")
 
 ON_DEMAND: tuple[tuple[str, str], ...] = (
@@ -56,12 +124,35 @@ ON_DEMAND: tuple[tuple[str, str], ...] = (
     (r"nvcuda|wmma", "mma.h"),
     (r"size_t|ptrdiff_t", "stddef.h"),
     (r"assert", "assert.h"),
+    (r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion", "ptxkit_programmatic_launch.h"),
+    (r"WARP_(SHFL(_XOR|_UP|_DOWN)?|BALLOT)|C10_WARP_SIZE|gpuAtomicAdd", "ptxkit_torch_functions.h"),
     (r"cuDoubleComplex|cuComplex|cuFloatComplex|make_cu\w*Complex", "cuComplex.h"),
 )
 """Names -> the header that defines them. Headers of the host, such as torch's and cuBLAS's, include these."""
 
 WHEELS = {"curand_kernel.h": "nvidia-curand", "cutlass/": "nvidia-cutlass", "cute/": "nvidia-cutlass"}
 """Headers for device code -> the wheel that holds them, if it is not installed."""
+
+PROGRAMMATIC_LAUNCH = """#pragma once
+__device__ inline void cudaGridDependencySynchronize() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void cudaTriggerProgrammaticLaunchCompletion() { asm volatile("griddepcontrol.launch_dependents;"); }
+"""
+"""Two functions of nvcc's device runtime that NVRTC lacks (CUDA C++ Programming Guide, "Programmatic Dependent Launch")."""
+
+TORCH_FUNCTIONS = """#pragma once
+#define C10_WARP_SIZE 32
+template <typename T> __device__ inline T WARP_SHFL(T v, int lane, int width = 32, unsigned mask = 0xffffffffu)
+{ return __shfl_sync(mask, v, lane, width); }
+template <typename T> __device__ inline T WARP_SHFL_XOR(T v, int lanes, int width = 32, unsigned mask = 0xffffffffu)
+{ return __shfl_xor_sync(mask, v, lanes, width); }
+template <typename T> __device__ inline T WARP_SHFL_UP(T v, unsigned by, int width = 32, unsigned mask = 0xffffffffu)
+{ return __shfl_up_sync(mask, v, by, width); }
+template <typename T> __device__ inline T WARP_SHFL_DOWN(T v, unsigned by, int width = 32, unsigned mask = 0xffffffffu)
+{ return __shfl_down_sync(mask, v, by, width); }
+__device__ inline unsigned WARP_BALLOT(int predicate, unsigned mask = 0xffffffffu) { return __ballot_sync(mask, predicate); }
+template <typename T> __device__ inline T gpuAtomicAdd(T* address, T value) { return atomicAdd(address, value); }
+"""
+"""Functions of torch's headers ATen/cuda/DeviceUtils.cuh and Atomic.cuh, which NVRTC cannot compile."""
 
 # why an include is left out
 OF_THE_HOST = "of the host"
@@ -86,6 +177,9 @@ typedef unsigned long ulong;
 #endif
 #ifndef __volatile__
 #define __volatile__ volatile
+#endif
+#ifndef __extension__
+#define __extension__
 #endif
 """
 PRELUDE = PRELUDE.replace(
@@ -122,15 +216,23 @@ class Headers:
         directory, source: of the source.
         missing: headers that were not found.
         standard: standard headers that libcu++ may offer.
+        roots: directories that are not on the include path, and that hold libraries which are used as they are.
     """
 
     search: tuple[str, ...]
     own: tuple[str, ...]
     directory: str
     source: str
-    memory: dict[str, str] = field(default_factory=lambda: {PRELUDE_NAME: PRELUDE})
+    memory: dict[str, str] = field(
+        default_factory=lambda: {
+            PRELUDE_NAME: PRELUDE,
+            "ptxkit_programmatic_launch.h": PROGRAMMATIC_LAUNCH,
+            "ptxkit_torch_functions.h": TORCH_FUNCTIONS,
+        }
+    )
     missing: set[str] = field(default_factory=set)
     standard: set[str] = field(default_factory=set)
+    roots: list[str] = field(default_factory=list)
 
     def find(self, name: str, quoted: bool, includer: str) -> tuple[str, str] | str | None:
         """The path and text of a header to enter; the text of one of whose code nothing can be host code; or None."""
@@ -143,6 +245,9 @@ class Headers:
             (self.standard if name in LIBCUDACXX else self.missing).add(name)
             return None
         if name.startswith(LIBRARIES) or "site-packages" in path.parts:
+            root = str(Path(*path.parts[: -len(Path(name).parts)]))
+            if root not in (*self.search, *self.roots) and path.parts[-len(Path(name).parts) :] == Path(name).parts:
+                self.roots.append(root)
             return None
         try:
             if is_own:
@@ -186,6 +291,30 @@ class Headers:
         if name in STANDARD_HEADERS and "std" not in words and not words & _defined(STANDARD_HEADERS[name]):
             return "not used by the device code"
         return ""
+
+    def preinclude(self, part: DevicePart) -> None:
+        """Let the text that precedes the source declare names that headers of the host would, if device code uses them."""
+        names = part.names_of("std")
+        lines = []
+        for header in sorted({STD_NAMES[name] for name in names if name in STD_NAMES}):
+            self.memory[header] = STANDARD_HEADERS.get(header) or _from_libcudacxx(header, self.search)
+            lines.append(f"#include <{header}>\n")
+        lines += [f"namespace std {{ class {name}; }}\n" for name in HOST_CLASSES if name in names]
+        lines += [f"namespace std {{ template <typename...> class {name}; }}\n" for name in HOST_TEMPLATES if name in names]
+        torch = part.names_of("(?:at|c10)")
+        for name, (header, same) in TORCH_TYPES.items():
+            if name in torch:
+                lines.append(f"#include <{header}>\nnamespace c10 {{ using {name} = {same}; }}\n")
+                lines.append(f"namespace at {{ using {name} = {same}; }}\n")
+        known = self.memory[PRELUDE_NAME]
+        self.memory[PRELUDE_NAME] = known + "".join(line for line in lines if line not in known)
+
+    def supply(self, name: str) -> bool:
+        """Put a header that NVRTC did not find, and that a library's header includes, into memory; False if it is not known."""
+        if name in self.memory or name not in (HOST_ONLY | LIBCUDACXX):
+            return False
+        self.memory[name] = _from_libcudacxx(name, self.search) if name in LIBCUDACXX else "#pragma once\n"
+        return True
 
     def dropped(self, part: DevicePart) -> list[Dropped]:
         """The includes that are left out."""
@@ -236,7 +365,20 @@ def _file(name: str, quoted: bool, directory: str, search: tuple[str, ...]) -> P
         path = Path(place) / name
         if path.is_file():
             return path.resolve()
-    return _nearby(name, Path(directory)) if quoted or "/" in name else None
+    if not quoted and "/" not in name:
+        return None
+    return _nearby(name, Path(directory)) or _in_wheel(name)
+
+
+def _in_wheel(name: str) -> Path | None:
+    """A header of a library for device code that is installed as a wheel, in a directory of its own."""
+    if not name.startswith(("cutlass/", "cute/")):
+        return None
+    for site in dict.fromkeys(sys.path):
+        path = Path(site) / "cutlass_library" / "source" / "include" / name
+        if path.is_file():
+            return path.resolve()
+    return None
 
 
 def _nearby(name: str, directory: Path) -> Path | None:
@@ -248,4 +390,6 @@ def _nearby(name: str, directory: Path) -> Path | None:
             path = above / beside / name
             if path.is_file():
                 return path.resolve()
+        if (above / ".git").exists():  # the root of the project
+            return None
     return None
