@@ -12,7 +12,7 @@ from ptxkit.emulator.initcheck import effects
 from ptxkit.emulator.initcheck.check import InitCheck
 from ptxkit.emulator.initcheck.effects import Found
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.blocks import BasicBlock, InstrumentedRun
 from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
 from ptxkit.emulator.simt.undefined import Shadow
@@ -59,15 +59,28 @@ class Instrumentation:
         check.begin(x, block)
         predicate = block.instrumented(x.frame.registers, x, self)
         check.end(x, block)
-        terminator = block.terminator
-        if check.registers and terminator.where is not None:
-            index = x.frame.function.register_index
-            if terminator.predicate is not None:
-                check.register(terminator.where, x, index[terminator.predicate.register.name], "branches on")
-            for operand in terminator.decides():
-                if isinstance(operand, Register):
-                    check.register(terminator.where, x, index[operand.name], "jumps to a target given by")
+        if check.registers:
+            self.decides(x, block)
         return predicate
+
+    def decides(self, x: Group, block: BasicBlock) -> None:
+        """``x`` is about to execute the terminator of the block: what decides where its threads continue must be defined."""
+        check, terminator = self.check, block.terminator
+        if check is None or terminator.where is None:
+            return
+        index = x.frame.function.register_index
+        if terminator.predicate is not None:
+            check.register(terminator.where, x, index[terminator.predicate.register.name], "branches on")
+        for operand in terminator.decides():
+            if isinstance(operand, Register):
+                check.register(terminator.where, x, index[operand.name], "jumps to a target given by")
+
+    def part(self, x: Group, block: BasicBlock, run: InstrumentedRun) -> None:
+        """Execute some instructions of the block with the checks."""
+        assert self.check is not None
+        self.check.begin(x, block)
+        run(x.frame.registers, x, self)
+        self.check.end(x, block)
 
     def gate(self, x: Group, block: BasicBlock) -> None:
         """``x`` is about to execute an instruction that can block: the operands that decide about that must be defined."""

@@ -11,6 +11,7 @@ from ptxkit.emulator.lowering.literals import constant
 from ptxkit.emulator.lowering.reconvergence import RETURN
 from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.memory.layout import align_up
+from ptxkit.emulator.native.wave import NativeWave
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.hooks import RaceHooks
 from ptxkit.emulator.simt.operands import operand_lanes
@@ -32,6 +33,7 @@ class WaveCalls(WaveGroups):
         serial: number of the newest frame.
         synchronisers: objects on which groups wait, in the order in which they were made.
         instrumentation: receives calls and returns; None where nothing is checked.
+        native: executes blocks by machine code; None where it cannot, and for the first blocks of the wave.
         ranked: addresses in shared memory contain the rank of the CTA.
         ended: (CTAs,) which CTAs have no threads left; None while all have, or where none can access another's memory.
     """
@@ -43,6 +45,7 @@ class WaveCalls(WaveGroups):
     races: tuple[RaceHooks, ...]
     synchronisers: list[Synchroniser]
     instrumentation: Instrumentation | None
+    native: NativeWave | None
 
     def _frame(self, code: FunctionCode, parent: Frame | None, base: int, bindings: dict[str, int]) -> Frame:
         self.serial += 1
@@ -111,7 +114,11 @@ class WaveCalls(WaveGroups):
         if self.divergence.open:
             self.divergence.reach(group, frame.serial, RETURN)
         values = [(mine, theirs, group.fetch(mine)) for mine, theirs in frame.reg_returns]
+        if frame.native is not None:  # its arrays are used again
+            values = [(mine, theirs, None if v is None else v.copy()) for mine, theirs, v in values]
         frame.groups -= 1
+        if not frame.groups and self.native is not None:
+            self.native.released(frame)
         group.frame = parent
         for mine, theirs, value in values:
             dtype = parent.function.register_types[theirs].dtype

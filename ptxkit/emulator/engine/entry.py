@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.native.program import NativeProgram
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.where import Where
@@ -20,6 +21,7 @@ class EntryCode:
     Attributes:
         target: the target of the program, ``"sm_90a"``.
         has_stack: the kernel, or a function that it can call, uses local memory.
+        native: machine code for it; None where it is executed one instruction at a time, or by a back end of its own.
         reads_undefined: on some path, the kernel or a function that it can call reads a register before it is written.
     """
 
@@ -34,6 +36,7 @@ class EntryCode:
     const_ranges: list[tuple[int, int]]
     has_stack: bool
     reads_undefined: bool
+    native: NativeProgram | None = None
 
     @cached_property
     def specials(self) -> frozenset[str]:

@@ -22,6 +22,7 @@ from ptxkit.emulator.lowering.code import Binder
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW
 from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.emulator.memory.layout import callees, make_layout
+from ptxkit.emulator.native.program import NativeProgram
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.simt.state import Dim
 from ptxkit.errors import CompileError, LaunchError, UsageError
@@ -150,6 +151,7 @@ class Program:
                 constants,
                 any(f.frame_bytes for f in binder.functions.values()),
                 any(f.undefined for f in binder.functions.values()),
+                None if stepping or self.back_end is not None else NativeProgram(binder.runs, layout),
             )
             self._bound[entry, stepping] = code
             return code

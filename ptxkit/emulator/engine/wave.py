@@ -37,6 +37,7 @@ from ptxkit.emulator.initcheck.meeting import met
 from ptxkit.emulator.instrumentation import Instrumentation
 from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
+from ptxkit.emulator.native.wave import NativeWave
 from ptxkit.emulator.observer import StepHooks
 from ptxkit.emulator.racecheck.check import Races
 from ptxkit.emulator.simt.asynchronous import Queue
@@ -51,6 +52,9 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.errors import InstructionLimitError, TimeLimitError
 from ptxkit.isa.model import Operand, Pair, Register
+
+NATIVE_AFTER = 128
+"""Number of blocks after which a wave counts how often each is executed, to choose those worth compiling to machine code."""
 
 PATIENCE = 100_000
 """Number of blocks after which a group that is ready, but that the order never selects, is executed all the same."""
@@ -105,6 +109,7 @@ class Wave(WaveCalls, WaveValues):
         self.lost: Mask | None = None
         self.changes = 0  # clock reads and printed texts: progress that changes no memory
         self.running: tuple[Group, int] | None = None
+        self.native = None
         self._yields = 0
         self.instrumentation = Instrumentation.of(
             self, launch.settings, launch.code.has_stack, launch.code.reads_undefined
@@ -132,6 +137,9 @@ class Wave(WaveCalls, WaveValues):
             self._run()
         except (KeyboardInterrupt, TimeLimitError) as error:
             raise type(error)(interrupted(self, stop_reason(error))) from None
+        finally:
+            if self.native is not None:
+                self.native.finish()
 
     def _run(self) -> None:
         ready, blocks, machine, launch = self.ready, self.blocks, self.launch.machine, self.launch
@@ -140,7 +148,7 @@ class Wave(WaveCalls, WaveValues):
         if self.queue.times is not None:
             step = partial(self._step_and_tick, step, self.queue.times)
         progress = Progress(self)
-        idle = streak = steady = 0
+        idle = streak = steady = taken = 0
         version = changes = -1
         while True:
             if len(ready) == 1:
@@ -167,7 +175,13 @@ class Wave(WaveCalls, WaveValues):
             self.running = group, key[1]
             if launch.limited:
                 self._check_limits(group, blocks[key[1]])
-            step(group, blocks[key[1]])
+            taken += 1
+            if taken == NATIVE_AFTER:
+                self.native = NativeWave.of(self, launch.code.native)
+            done = 0 if self.native is None else self.native.step(group, blocks[key[1]], progress.fair)
+            streak += done
+            if not done:
+                step(group, blocks[key[1]])
             now = machine.version
             if self.spinning:
                 idle = idle + 1 if now == version else 0
@@ -178,7 +192,7 @@ class Wave(WaveCalls, WaveValues):
                     progress.changed()
                 version, changes, steady = now, self.changes, 0
                 continue
-            steady += 1
+            steady = steady + 1 if done < MIN_STEADY else max(steady + 1, MIN_STEADY)
             if steady >= MIN_STEADY and observer is not None and observer.idle(self):
                 continue
             if steady >= MIN_STEADY and progress.deadlocked(steady):

@@ -61,6 +61,10 @@ class InitCheck:
             return True
         return self.has_stack and block.accesses_local
 
+    def local_marks(self) -> NDArray[np.uint8]:
+        """The undefined bits of local memory, as the wave has it."""
+        return self.mirror.fitted()
+
     # -- registers ---------------------------------------------------------------------------------------------------
 
     def entered(self, frame: Frame) -> None:

@@ -169,13 +169,17 @@ class Mirror:
         operation.poison()
         np.copyto(self.shared, np.where(self.shared != 0, 0xFF, kept))
 
-    def group(self, x: Group) -> Group:
-        """``x`` with this memory."""
+    def fitted(self) -> NDArray[np.uint8]:
+        """The undefined bits of local memory, in the shape that it has now."""
         have, want = self.local, self.real.local.shape
         if have.shape != want:  # the stack has grown
             self.local = self._local(want)
             self.local[:, : have.shape[1]] = have
-        self.wave.local = self.local
+        return self.local
+
+    def group(self, x: Group) -> Group:
+        """``x`` with this memory."""
+        self.wave.local = self.fitted()
         found = x.memo.get("mirror")
         if not isinstance(found, Group):
             found = copy.copy(x)

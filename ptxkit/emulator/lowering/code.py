@@ -59,6 +59,7 @@ class Binder:
         self.instructions: list[tuple[Where, Instruction]] = []
         self.unsupported: list[str] = []
         self.functions: dict[str, FunctionCode] = {}
+        self.runs: list[StraightRun] = []
 
     def bind(self, functions: list[Function]) -> None:
         """Bind the functions.
@@ -95,6 +96,7 @@ class Binder:
         runs = build_blocks(code, typed, base, self, self.stepping, self.unsupported)
         blocks = [run.block for run in runs]
         self.blocks.extend(blocks)
+        self.runs.extend(runs)
         if not self.unsupported:
             self._translate(code, runs)
         return blocks

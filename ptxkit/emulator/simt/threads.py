@@ -33,6 +33,7 @@ class Frame:
     Attributes:
         undefined: register -> its uninitialised bits, in the wave's shape; the instrumentation maintains it.
         undefined_bits: bit set of the registers with uninitialised bits.
+        native: where machine code has the registers; None where none has been executed (:mod:`ptxkit.emulator.native.wave`).
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Frame:
         "function",
         "groups",
         "local_base",
+        "native",
         "owned",
         "parent",
         "reg_returns",
@@ -69,6 +71,7 @@ class Frame:
         self.reg_returns: list[tuple[int, int]] = []
         self.undefined: dict[int, Shadow] = {}
         self.undefined_bits = 0
+        self.native: object = None
 
     def variable(self, symbol: Symbol) -> int:
         """Offset in local memory of a variable of the function, or of a parameter that its caller has placed."""

@@ -1,0 +1,70 @@
+"""The fields that machine code shares with the wave: one array of 64-bit integers, most of them addresses of other arrays."""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+
+
+class Field(IntEnum):
+    """Positions in the context."""
+
+    ROWS = 0  # number of warps
+    ROW = auto()  # int32 by warp: its row in the wave
+    CTA = auto()  # int32 by warp: its CTA in the wave
+    BLOCKS = auto()  # uint32 by warp and lane: the next block; NOWHERE for lanes that do not take part
+    ACTIVE_ROWS = auto()  # number of warps with active lanes
+    ACTIVE_ROW = auto()  # int32: the active warps
+    ACTIVE_MASK = auto()  # uint32: their active lanes
+    TAKEN = auto()  # uint32: of the active lanes, those for which the predicate of the branch holds
+    LANES = auto()  # number of active lanes
+    OTHERS = auto()  # whether lanes stand at other blocks
+    REGISTERS = auto()  # the registers, by row of the wave
+    SHARED = auto()
+    SHARED_STRIDE = auto()  # bytes from one CTA's to the next one's
+    SHARED_BEGIN = auto()  # lowest valid address
+    SHARED_END = auto()
+    LOCAL = auto()
+    LOCAL_BYTES = auto()  # of each thread
+    UNDEFINED = auto()  # undefined bits of local memory; 0 where it is not followed
+    FRAME = auto()  # int64: what variables of the function have as addresses in local memory
+    ALLOCATIONS = auto()  # number of allocations
+    BASE = auto()  # uint64 by allocation
+    END = auto()
+    HOST = auto()  # where it is in the memory of the host
+    SENTINEL = auto()  # int64: the byte that marks it as unwritten; -1 for none
+    NO_STORES = auto()  # int64: not 0 where machine code must not store to it
+    HINTS = auto()  # int64 by site: the allocation of its last access
+    PARAMETERS = auto()  # the parameter buffer
+    STEPS = auto()  # blocks that may still be executed
+    LIMIT = auto()  # lanes must not execute a block after this one before others have run
+    BLOCK = auto()  # result: the block whose terminator is to be executed
+    STORED = auto()  # result: memory was changed
+    TICKS = auto()  # result: instructions
+    BLOCK_LANES = auto()  # int64 by block
+    BLOCK_WARPS = auto()
+    PREDICATED = auto()  # int64 by instruction: lanes for which the predicate holds
+    BRANCHES = auto()  # int64 by instruction: warps at a branch
+    DIVERGENT = auto()  # int64 by instruction
+    UNWRITTEN = auto()  # int64 by instruction
+    TRAFFIC = auto()  # int64 by site and space: lanes, units, wavefronts, conflicts
+    COUNTING = auto()  # whether traffic is counted
+    CALLBACK = auto()  # int32 (context, segment, first active row): executes a segment by numpy
+    SIZE = auto()
+
+
+NOWHERE = 0xFFFFFFFF
+
+SPACES = ("global", "shared", "local")
+"""The state spaces of :attr:`Field.TRAFFIC`, in this order."""
+
+LANES, UNITS, WAVEFRONTS, CONFLICTS = range(4)
+"""The counts of a site in one space."""
+
+
+class Status(IntEnum):
+    """How machine code ends."""
+
+    STOPPED = 0  # every lane is before its next block
+    TERMINATOR = 1  # the active lanes have executed a block except for its terminator
+    FAILED = 2  # a callback has raised an exception
+    DIVERGED = 3  # the active lanes have executed a block; some of them take its branch, which has been counted

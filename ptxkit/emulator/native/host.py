@@ -1,0 +1,33 @@
+"""What machine code needs of the wave that it executes for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ptxkit.emulator.counters.tally import Tally
+from ptxkit.emulator.instrumentation import Instrumentation
+from ptxkit.emulator.observer import StepHooks
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.state import LaunchState
+from ptxkit.emulator.simt.threads import Group, WaveState
+
+
+class HostLaunch(LaunchState, Protocol):
+    """The launch of the wave."""
+
+    settings: EmulatorSettings
+
+
+class HostWave(WaveState, Protocol):
+    """A wave with its groups and its checks. See :class:`ptxkit.emulator.engine.wave.Wave`."""
+
+    tally: Tally
+    blocks: list[BasicBlock]
+    ready: dict[tuple[int, int, int], Group]
+    instrumentation: Instrumentation | None
+    steps: StepHooks | None
+
+    @property
+    def launch(self) -> HostLaunch:
+        """The launch that the wave belongs to."""

@@ -1,0 +1,122 @@
+"""The machine code of one kernel and the functions that it calls, which all of its launches share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ptxkit.emulator.lowering.bits import members
+from ptxkit.emulator.lowering.control_flow import StraightRun
+from ptxkit.emulator.lowering.numpy_backend import NumpyRun
+from ptxkit.emulator.lowering.register_sets import register_sets
+from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.native.machine_code import Compiled
+from ptxkit.emulator.native.operands import Places
+from ptxkit.emulator.native.segments import Segment
+from ptxkit.emulator.native.translation import Translation, translate
+from ptxkit.emulator.simt.blocks import InstrumentedRun, Run, Terminator
+from ptxkit.emulator.simt.function import FunctionCode
+
+ALL = -1
+"""As the bits of an integer: every register."""
+
+
+@dataclass
+class Numpy:
+    """A segment for numpy: what executes it, made when it is first needed."""
+
+    run: Run
+    instrumented: InstrumentedRun
+
+
+@dataclass
+class NativeFunction:
+    """The machine code of a function.
+
+    Attributes:
+        places: where its registers are.
+        blocks: the blocks that have machine code.
+        touched: the registers that these read or write, and their bit set.
+        sizes: number of an access -> bytes of a lane.
+    """
+
+    code: FunctionCode
+    places: Places
+    translation: Translation
+    compiled: Compiled
+    runs: Mapping[int, StraightRun]
+    touched: tuple[int, ...]
+    touched_bits: int
+    sizes: Mapping[int, int]
+    _numpy: dict[int, Numpy] = field(default_factory=dict)
+
+    @property
+    def blocks(self) -> frozenset[int]:
+        """The blocks that have machine code."""
+        return self.translation.blocks
+
+    def by_numpy(self, number: int) -> Numpy:
+        """A segment, executed by numpy."""
+        found = self._numpy.get(number)
+        if found is None:
+            segment = self.translation.segments[number]
+            part = self._part(segment)
+            layout = self.places.layout
+            made = NumpyRun(part, self.code, layout)
+            found = self._numpy[number] = Numpy(made.compile_general(ALL), made.compile_instrumented(ALL))
+        return found
+
+    def _part(self, segment: Segment) -> StraightRun:
+        run = self.runs[segment.block]
+        block = replace(run.block, terminator=Terminator(None))
+        return StraightRun(block, segment.instructions, register_sets(segment.instructions, block, self.code))
+
+    def rest(self, number: int) -> Sequence[int]:
+        """The segments of the same block after this one."""
+        segments = self.translation.segments
+        return [n for n in range(number + 1, len(segments)) if segments[n].block == segments[number].block]
+
+
+class NativeProgram:
+    """The machine code of a kernel.
+
+    Args:
+        runs: the straight runs of all blocks, in their order.
+    """
+
+    def __init__(self, runs: Sequence[StraightRun], layout: Layout) -> None:
+        self.runs = runs
+        self.layout = layout
+        self.lock = threading.Lock()
+        self.functions: dict[int, NativeFunction] = {}
+
+    def function(self, code: FunctionCode) -> NativeFunction | None:
+        """The machine code of a function; None if it has none yet."""
+        return self.functions.get(code.entry)
+
+    def compile(self, code: FunctionCode, blocks: Iterable[int]) -> NativeFunction:
+        """Compile these blocks of a function, which replace those that were compiled before."""
+        with self.lock:
+            old = self.functions.get(code.entry)
+            wanted = sorted({*blocks, *(old.blocks if old is not None else ())})
+            if old is not None and frozenset(wanted) == old.blocks:
+                return old
+            runs = [self.runs[b] for b in wanted]
+            places = Places(code, self.layout) if old is None else old.places
+            translation = translate(runs, places)
+            touched = 0
+            for run in runs:
+                touched |= run.block.registers
+            made = NativeFunction(
+                code,
+                places,
+                translation,
+                Compiled(translation.text),
+                {run.block.index: run for run in runs},
+                tuple(members(touched)),
+                touched,
+                {a.number: a.size for s in translation.segments for a in s.accesses},
+            )
+            self.functions[code.entry] = made
+            return made

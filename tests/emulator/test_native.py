@@ -1,0 +1,221 @@
+"""Machine code gives the same results and the same counts as numpy, bit for bit."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ptxkit
+from ptxkit.emulator.engine import wave as engine_wave
+from ptxkit.emulator.native import wave as native_wave
+from ptxkit.emulator.native.scalar import emitter
+from ptxkit.errors import DeadlockError, MemoryFault, UninitialisedError
+
+pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
+
+SOURCE = """
+__device__ int paths(int n) { return n < 2 ? 1 : paths(n - 1) + paths(n - 2); }
+extern "C" __global__ void diverge(int* y, float* f, const int* x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, s = 0;
+    if (i >= n) return;
+    for (int v = x[i]; v != 1 && s < 200; s++) v = v & 1 ? 3 * v + 1 : v >> 1;
+    float a = f[i];
+    for (int k = 0; k < (i & 7); k++) { a = a * 1.5f + k; if (a > 3) a /= 3.f; a = fminf(a, 2.5f); }
+    y[i] = s;
+    f[i] = a;
+}
+extern "C" __global__ void recurse(int* y, const int* x) { y[threadIdx.x] = paths(x[threadIdx.x] % 6); }
+extern "C" __global__ void heap(int* y) {
+    int i = threadIdx.x, s = 0;
+    int* p = (int*)malloc(4 * (i + 1));
+    for (int k = 0; k <= i; k++) p[k] = k * i;
+    for (int k = 0; k <= i; k++) s += p[k];
+    y[i] = s;
+    free(p);
+}
+extern "C" __global__ void stack(int* y, const int* x) {
+    int a[16], s = 0;
+    for (int k = 0; k < 16; k++) a[(k * x[threadIdx.x]) & 15] = k;
+    for (int k = 0; k < 16; k++) s = s * 3 + a[(k * x[threadIdx.x]) & 15];
+    y[threadIdx.x] = s;
+}
+extern "C" __global__ void banks(float* y) {
+    __shared__ float t[33 * 32];
+    __shared__ double d[256];
+    int x = threadIdx.x, w = threadIdx.y;
+    t[x * 33 + w] = x * w;
+    d[(x * 5 + w) % 256] = x;
+    __syncthreads();
+    for (int k = 0; k < 8; k++) y[w * 32 + x] += t[x * 32 + k] + t[k * 33 + x] + float(d[(x / 2 + k) % 256] + d[x * 2 + k]);
+}
+extern "C" __global__ void reduce(float* y, const float* x, int n) {
+    float s = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) s += x[i];
+    for (int o = 16; o; o /= 2) s += __shfl_xor_sync(~0u, s, o);
+    if (threadIdx.x % 32 == 0) atomicAdd(y, s);
+}
+"""
+
+
+def numbers(kind, count, seed=1):
+    rng = np.random.default_rng(seed)
+    return rng.random(count, np.float32) if kind == "f4" else rng.integers(1, 5000, count).astype(np.int32)
+
+
+CASES = {
+    "diverge": (3, 128, lambda: [np.zeros(300, np.int32), numbers("f4", 300), numbers("i4", 300), np.int32(300)]),
+    "recurse": (1, 32, lambda: [np.zeros(32, np.int32), np.arange(32, dtype=np.int32)]),
+    "heap": (1, 40, lambda: [np.zeros(40, np.int32)]),
+    "stack": (1, 40, lambda: [np.zeros(40, np.int32), np.arange(40, dtype=np.int32) * 2 + 1]),
+    "banks": (2, (32, 8), lambda: [np.zeros(256, np.float32)]),
+    "reduce": (1, 96, lambda: [np.zeros(1, np.float32), numbers("f4", 1000), np.int32(1000)]),
+}
+
+
+@pytest.fixture
+def machine_code(monkeypatch):
+    """Every block that can be machine code is, from the first on. Returns a list that gets an entry for each execution."""
+    runs = []
+    run = native_wave.NativeWave._run
+
+    def compile_all(self, code):
+        blocks = [b.index for b in self.wave.blocks if b.function is code and b.gate is None and not self._polls(b)]
+        self.program.compile(code, blocks)
+        return True
+
+    monkeypatch.setattr(engine_wave, "NATIVE_AFTER", 1)
+    monkeypatch.setattr(native_wave, "HOT", 1)
+    monkeypatch.setattr(native_wave.NativeWave, "_compile", compile_all)
+    monkeypatch.setattr(native_wave.NativeWave, "_run", lambda self, *given: runs.append(1) or run(self, *given))
+    return runs
+
+
+def measured(source, name, make, grid, block):
+    emulator = ptxkit.device("emulator")
+    kernel = ptxkit.compile(source, device=emulator)[name]
+    given = [emulator.upload(a) if isinstance(a, np.ndarray) and a.ndim else a for a in make()]
+    found = emulator.measure(kernel.prepare(*given, grid=grid, block=block), samples=1)
+    arrays = [g.numpy().tobytes() for g in given if hasattr(g, "numpy")]
+    return arrays, found.counters, found.lines
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_counts_are_those_of_numpy(name, machine_code, monkeypatch):
+    grid, block, make = CASES[name]
+    found = measured(SOURCE, name, make, grid, block)
+    assert machine_code, "no machine code was executed"
+    monkeypatch.setattr(native_wave, "is_installed", lambda: False)
+    count = len(machine_code)
+    assert measured(SOURCE, name, make, grid, block) == found
+    assert len(machine_code) == count
+
+
+OPCODES = [
+    *(f"{op}.{t}" for op in ("add", "sub", "mul.lo", "div", "rem", "min", "max") for t in ("s32", "u32", "s64", "u64", "s16")),
+    *(f"mul.hi.{t}" for t in ("s32", "u32", "s64", "u64")),
+    *(f"{op}.{t}" for op in ("add", "sub", "mul", "min", "max") for t in ("f32", "f64")),
+    *(f"div.rn.{t}" for t in ("f32", "f64")),
+    *(f"{op}.b{n}" for op in ("and", "or", "xor") for n in (32, 64)),
+]
+BITS = {"16": np.uint16, "32": np.uint32, "64": np.uint64}
+SPECIAL = {
+    16: [0, 1, 0x7FFF, 0x8000, 0xFFFF],
+    32: [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x80000000],
+    64: [0, 1, 1 << 63, (1 << 64) - 1, 0x3FF0 << 48, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8000000000001],
+}
+
+
+def operands(bits):
+    return st.one_of(st.sampled_from(SPECIAL[bits]), st.integers(0, (1 << bits) - 1))
+
+
+@pytest.mark.parametrize("opcode", OPCODES)
+@settings(max_examples=3, deadline=None)
+@given(data=st.data())
+def test_instructions_give_the_bits_of_numpy(opcode, data):
+    """The machine code of one instruction, for 32 lanes, against the function that the numpy back end calls."""
+    from ptxkit.emulator.native.machine_code import Compiled
+    from ptxkit.emulator.native.scalar import declarations
+    from ptxkit.emulator.native.text import Text
+    from ptxkit.emulator.simt.table import lookup
+    from ptxkit.isa.types import TYPES
+
+    t = TYPES[opcode.rsplit(".", 1)[1]]
+    bits = t.dtype.itemsize * 8
+    a, b = (np.array(data.draw(st.lists(operands(bits), min_size=32, max_size=32)), f"u{bits // 8}") for _ in range(2))
+    entry, form = lookup(opcode)
+    with np.errstate(all="ignore"):
+        expected = entry.lane_function(form)(a.view(t.dtype)[None, None], b.view(t.dtype)[None, None])
+    both_nan = np.zeros(32, np.bool_)
+    if t.kind == "f":  # which of two NaNs is the result depends on the host's numpy
+        both_nan = np.isnan(a.view(t.dtype)) & np.isnan(b.view(t.dtype))
+    text = Text()
+    emit = emitter(opcode)
+    assert emit is not None
+    x, y = text.load(f"i{bits}", text.at("%C", "%i")), text.load(f"i{bits}", text.at("%C", "%j"))
+    text.store(f"i{bits}", emit(text, [x, y])[0], text.at("%C", "%k"))
+    size = bits // 8
+    lines = "\n".join(text.lines)
+    whole = f"""{declarations()}
+define i32 @run(ptr %C) {{
+entry:
+  br label %lane
+lane:
+  %n = phi i64 [0, %entry], [%n1, %lane]
+  %i = mul i64 %n, {size}
+  %j = add i64 %i, {32 * size}
+  %k = add i64 %i, {64 * size}
+{lines}
+  %n1 = add i64 %n, 1
+  %more = icmp ult i64 %n1, 32
+  br i1 %more, label %lane, label %done
+done:
+  ret i32 0
+}}
+"""
+    memory = np.concatenate([a, b, np.zeros_like(a)])
+    assert Compiled(whole).run(memory.__array_interface__["data"][0]) == 0
+    found = memory[64:]
+    want = np.ascontiguousarray(np.broadcast_to(expected, (1, 1, 32))).view(found.dtype).reshape(-1)
+    assert (found == want)[~both_nan].all()
+
+
+def test_a_fault_has_the_message_of_numpy(machine_code, monkeypatch):
+    text = 'extern "C" __global__ void k(int* y, int n) { for (int i = threadIdx.x; i < n; i += 32) y[i] = i; }'
+
+    def message():
+        with pytest.raises(MemoryFault) as fault:
+            ptxkit.compile(text, device="emulator")["k"](np.zeros(100, np.int32), np.int32(128), grid=1, block=32)
+        return re.sub(r"at 0x\w+", "at an address", str(fault.value))
+
+    found = message()
+    assert machine_code and "4 bytes past the end" in found
+    monkeypatch.setattr(native_wave, "is_installed", lambda: False)
+    assert message() == found
+
+
+def test_uninitialised_local_memory_is_reported(machine_code):
+    text = (
+        'extern "C" __global__ void k(int* y, int n) { int a[8]; for (int i = 0; i < n; i++) a[i & 7] = i; '
+        "if (a[(n + 1) & 7] > 2) y[0] = 1; }"
+    )
+    kernel = ptxkit.compile(text, device="emulator")["k"]
+    with pytest.raises(UninitialisedError, match="uninitialised"):
+        kernel(np.zeros(1, np.int32), np.int32(3), grid=1, block=32)
+    assert machine_code
+
+
+def test_a_loop_that_waits_for_ever_is_a_deadlock(machine_code):
+    text = 'extern "C" __global__ void k(int* y, int n) { for (int i = 0; y[n]; ) { if (i > 5) y[1] = i; } }'
+    with pytest.raises(DeadlockError):
+        ptxkit.compile(text, device="emulator")["k"](np.ones(4, np.int32), np.int32(2), grid=1, block=32)
+
+
+def test_short_launches_compile_nothing(monkeypatch):
+    monkeypatch.setattr(native_wave.NativeProgram, "compile", lambda *given: pytest.fail("compiled"))
+    kernel = ptxkit.compile(SOURCE, device="emulator")["stack"]
+    kernel(np.zeros(8, np.int32), np.ones(8, np.int32), grid=1, block=8)
