@@ -97,7 +97,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of the GPU alone are skipped where there is none, and where another device is asked for; slow ones by default."""
+    """Tests of the GPU alone are skipped where there is none, and where another device is requested; slow ones by default."""
     if not config.getoption("--slow"):
         for item in items:
             if item.get_closest_marker("slow"):

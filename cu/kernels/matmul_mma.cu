@@ -6,7 +6,7 @@
 // 1. `matmul_mma_unpipelined`: tiles of a and b in shared memory, ldmatrix, mma.sync. The eight rows of an ldmatrix lie
 //     in few banks, and copies and products do not overlap.
 // 2. Swizzle: the 16-byte atoms of a row are permuted by the row's number, so that the eight rows cover all 32 banks.
-// 3. `matmul_mma_pipelined`: cp.async fills a ring of STAGES tiles ahead of the products, with one barrier per tile.
+// 3. `matmul_mma_pipelined`: cp.async fills a ring of STAGES tiles before the products, with one barrier per tile.
 // 4. The fragments of the next 16 elements of k are loaded during the products of the current ones, across tiles too,
 //     and the copies are spread between them. Larger tiles, 64 x 64 per warp; CTAs in an order that shares tiles in L2.
 // 5. The sums are stored through shared memory, 16 bytes per thread and whole rows of 128 bytes.
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(S::threads + 32 * has_producer_warp<S::WM, S::
     const unsigned steps = (k - 1) / BK + 1;
     auto index = [&](unsigned tile) { return grouped_tile<GROUP>(tile, tile_rows, tile_cols); };
 
-    // The producer fills the ring ahead of the products, also with stages of later tiles.
+    // The producer fills the ring before the products, also with stages of later tiles.
     const unsigned producer_warp = has_producer_warp<WM, WN> ? S::warps : 0;
     Ring<STAGES> filled;
     unsigned next_tile = blockIdx.x, next_step = 0;

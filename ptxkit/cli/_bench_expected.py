@@ -96,7 +96,7 @@ class Expectations:
         return made
 
     def checked_and_recorded(self, results: Results) -> ExitCode:
-        """Compare results with the file and enter them there, as far as was asked for; return the exit code."""
+        """Compare results with the file and enter them there, as far as was requested; return the exit code."""
         from ptxkit.bench.results import count_expectations, expectations
         from ptxkit.cli import _bench_verdict
         from ptxkit.cli._text import to_stderr

@@ -42,7 +42,7 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
 def open_missing() -> None:
     """Open /dev/null in place of stdin, stdout and stderr that the parent process closed, as ``>&-`` does.
 
-    In place of stdout it is opened for reading only: output that was asked for must not be lost without an error, and a command
+    In place of stdout it is opened for reading only: requested output must not be lost without an error, and a command
     that prints nothing must not fail.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):

@@ -76,7 +76,7 @@ class Dispatcher:
         self._aside: list[Job] = []  # jobs with so many dead workers that they wait until all others are done
         self._deaths: list[list[Job]] = []  # the jobs of each worker, or process of a worker, that ended
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
-        self._listing: Future[Any] | None = None  # the list of workers that the scheduler was asked for
+        self._listing: Future[Any] | None = None  # the list of workers that was requested of the scheduler
         self._over = False
         self._failed: UnavailableError | None = None
         self._alone_since = self._connected_at = time.monotonic()
@@ -139,7 +139,7 @@ class Dispatcher:
                     self._look()
                     looked = time.monotonic()
                 self._place()
-        except BaseException as error:  # noqa: BLE001  # whatever it is, nobody else would tell those who wait for jobs
+        except BaseException as error:  # noqa: BLE001  # whatever it is, only this code tells the waiting jobs
             self._failed = UnavailableError(f"the cluster {self.address} cannot be used any more: {error}")
         finally:
             self._end()
@@ -166,7 +166,7 @@ class Dispatcher:
             self._gatherer.submit(self.client.cancel, tasks, force=True)
 
     def _accept(self, job: Job, *, first: bool = False) -> None:
-        """Let a job wait for a worker, behind the others unless it is to be the ``first``."""
+        """Let a job wait for a worker, after the others unless it is to be the ``first``."""
         if job.only:
             self._pinned.append(job)
         elif first:

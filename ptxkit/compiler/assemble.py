@@ -127,7 +127,7 @@ def _check_alignment(text: str, name: str, cubin: bytes) -> None:
     if found is not None:
         raise CompileError(
             shorten(
-                f"{name}:{found.line}: error: nvJitLink {version} drops the .align {found.align} of '{found.name}' behind the "
+                f"{name}:{found.line}: error: nvJitLink {version} drops the .align {found.align} of '{found.name}' after the "
                 f"{found.offset} bytes of static shared memory of {found.kernel}, so that the array would be misaligned; run: "
                 f"pip install -U 'nvidia-nvjitlink>={'.'.join(map(str, _KEEPS_ALIGNMENT))}', or pad the static "
                 f"shared memory to a multiple of {found.align} bytes"

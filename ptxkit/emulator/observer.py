@@ -38,7 +38,7 @@ class StepHooks(Protocol):
         """``group`` comes to the gate of ``block`` for the first time."""
 
     def executes(self, group: Any, block: Any) -> None:
-        """``group`` is about to execute ``block`` behind its gate."""
+        """``group`` is about to execute ``block`` after its gate."""
 
 
 class Recorder(Protocol):

@@ -97,7 +97,7 @@ def _fits(match: Match, use: Use) -> bool:
 
 
 def _is(bound: Bound, shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether a tensor is an array of this shape and type, but for axes of one element and axes ahead of the rows."""
+    """Whether a tensor is an array of this shape and type, but for axes of one element and axes before the rows."""
     if bound.dtype != dtype or bound.elements != math.prod(shape):
         return False
     if len(shape) == 4:  # heads, as (batch, heads, n, d) or, as the kernels have them, with the tokens first

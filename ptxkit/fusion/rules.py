@@ -292,7 +292,7 @@ def _prologue(
 def _normalized_operand(
     first: Group, writer: Operation, second: Group, again: int, what: str, machine: Machine
 ) -> Judgement:
-    """A row operation ahead of a product, which needs the statistics of whole rows before it multiplies."""
+    """A row operation before a product, which needs the statistics of whole rows before it multiplies."""
     graph, row = first.graph, first.rows[-1]
     source = graph.tensors[row.inputs[0]]
     rows = min(OPERAND_ROWS, source.elements // source.shape[-1])

@@ -80,7 +80,7 @@ def _failure(error: PtxkitError) -> dict[str, Any]:
 
 
 def _one_line(text: str) -> str:
-    """The first line of a message, without what is said of host code behind it, which the hint repeats."""
+    """The first line of a message, without what is said of host code after it, which the hint repeats."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return re.sub(r"; (headers that were not found|\w[\w ]* in line \d+ ).*", "", first)
 

@@ -47,7 +47,7 @@ START_S = 120.0  # for the process to prepare inputs and reference
 BUILD_S = 600.0
 CANARY_LIMIT_S = 30.0
 BUILT = "built"
-"""What the process sends when it has built and loaded what was asked for, before it launches anything."""
+"""What the process sends when it has built and loaded what was requested, before it launches anything."""
 
 
 @dataclass(frozen=True)

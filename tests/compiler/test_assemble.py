@@ -200,7 +200,7 @@ def test_dynamic_shared_memory_whose_alignment_nvjitlink_drops_is_an_error(body,
     if not fails:
         assert assemble(text, cache=False).cubin == cubin
         return
-    with pytest.raises(CompileError, match=rf":4: error: .*drops the .align {align} of 'ring' behind the \d+ bytes .* of k,"):
+    with pytest.raises(CompileError, match=rf":4: error: .*drops the .align {align} of 'ring' after the \d+ bytes .* of k,"):
         assemble(text, cache=False)
 
 

@@ -76,7 +76,7 @@ MUTILATED: list[tuple[str, str, tuple[int, ...], dict[str, int] | None, tuple[in
     ("micro_tiling_matmul", "step5_async", (128, 128, 64), None, ()),
     ("micro_tiling_matmul", "step8_ring", (), None, ()),
     ("two_stage_pipeline", "two_stage", (270336,), SMALL, ()),
-    # the first: another one stands ahead of the first wait; the last: memory that is not used again
+    # the first: another one stands before the first wait; the last: memory that is not used again
     ("two_stage_pipeline", "bulk", (270336,), SMALL, (0, 7)),
     ("warp_specialized", "named_barriers", (270336,), RING, ()),
     ("warp_specialized", "mbarriers", (270336,), RING, ()),

@@ -108,17 +108,17 @@ SHARES = [  # multiprocessors, m, n, k, SHARED_WAVES
 
 
 @pytest.mark.parametrize(
-    "completion,sms,m,n,k,turns",
+    "completion,sms,m,n,k,waves",
     # early copies once for each kind of share: the number of shared tiles does not change what a copy may overwrite
     [("latest-legal", *s) for s in SHARES] + [("eager", *SHARES[n]) for n in (2, 3, 4, 7, 8)],
 )
-def test_shares(monkeypatch, completion, turns, sms, m, n, k):
+def test_shares(monkeypatch, completion, waves, sms, m, n, k):
     """Shares that begin and end at any step, with copies as early and as late as is legal."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
     w = MATMUL.make([m, n, k], {})
     variant = w.variant("step9_stream_k")
-    prepared = execute.prepare(execute.Case(w, device), variant, tile=STREAM_TILE | {"SHARED_WAVES": turns})
+    prepared = execute.prepare(execute.Case(w, device), variant, tile=STREAM_TILE | {"SHARED_WAVES": waves})
     # One launch: execute.run would repeat it with other poison, as it does for shares in the test below.
     prepared.case.reset()
     prepared.launch()

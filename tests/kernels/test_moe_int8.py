@@ -72,7 +72,7 @@ def test_the_last_cluster_has_a_tile_beyond_the_weights(device, output):
 
 
 def test_alternating_consumers_wait_for_phases_that_are_far_ahead(few_ctas):
-    """A tile has 13 steps, more than two turns of a ring of 6 stages: the second consumer begins 13 stages after the first."""
+    """A tile has 13 steps, more than two rounds of a ring of 6 stages: the second consumer begins 13 stages after the first."""
     device = EmulatedDevice(settings=EmulatorSettings(counting=False, completion="latest-legal"))
     tile = {"BW": 128, "BT": 128, "CONSUMERS": 2, "PING_PONG": 1, "GROUP": 1}
     check(device, "step2_wgmma", 300, 256, 13 * 128, tile)

@@ -82,9 +82,9 @@ def test_every_cta_takes_as_many_rows(rows, monkeypatch):
     )
     at_once = 4 * row_pipeline.grid(workload, tile)  # four rows per CTA
     assert at_once <= 4 * 132
-    turns = -(-rows // at_once)
-    assert turns == -(-rows // (4 * 132))
-    assert rows > (turns - 1) * at_once
+    iterations = -(-rows // at_once)
+    assert iterations == -(-rows // (4 * 132))
+    assert rows > (iterations - 1) * at_once
 
 
 def test_what_no_registers_hold_is_refused():

@@ -47,7 +47,7 @@ def test_a_wait_that_is_left_out_is_found(name, variant, opcode, monkeypatch):
             found[completion] = str(fault)
     assert found["eager"] is True
     if opcode == "fence.proxy.async":
-        assert "no fence.proxy.async behind" in found["latest-legal"]
+        assert "no fence.proxy.async after it" in found["latest-legal"]
     elif opcode == "cp.async.bulk.wait_group":
         assert "the CTA exits before this store is known to have read its shared memory" in found["latest-legal"]
     else:

@@ -131,7 +131,7 @@ def test_the_emulator_takes_its_own_streams_only(emulator):
 
 
 def test_capacity_is_checked_before_allocating(emulator):
-    with pytest.raises(UnavailableError, match="200,000,000 bytes were asked for"):
+    with pytest.raises(UnavailableError, match="200,000,000 bytes were requested"):
         emulator.empty(200_000_000, np.uint8)
 
 

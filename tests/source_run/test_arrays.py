@@ -1,4 +1,4 @@
-"""Arrays from their text: exact, reproducible, of the type asked for; files that do not fit are refused."""
+"""Arrays from their text: exact, reproducible, of the requested type; files that do not fit are refused."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@
 
 namespace ptxkit {
 
-// Fails as an assertion does: the thread that fails gives its message ahead of the trap, whichever thread is the first.
+// Fails as an assertion does: the thread that fails gives its message before the trap, whichever thread is the first.
 __device__ __forceinline__ void unsupported(const char* message, const char* file, unsigned line) {
     __assertfail(message, file, line, "ptxkit::unsupported", 1);
 }

@@ -567,7 +567,7 @@ class _Reader:
         return bool(self._words.search(_COMMENT_OR_STRING.sub(" ", text)))
 
     def _visit(self, parent: Node, before: int) -> None:
-        """Add the declarations below a node, which begins, with its qualifiers, behind ``before``."""
+        """Add the declarations below a node, which begins, with its qualifiers, after ``before``."""
         children = parent.children
         for i, node in enumerate(children):
             holds = any(c.type in ("function_definition", "template_declaration", "declaration") for c in node.children)

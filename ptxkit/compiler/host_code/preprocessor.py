@@ -42,7 +42,7 @@ class Token:
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """The offset after it."""
         return self.start + len(self.text)
 
 
@@ -224,7 +224,7 @@ class _Preprocessor:
         self.macros = kept
 
     def define(self, text: str) -> None:
-        """Carry out a ``#define``, given as the text behind that word."""
+        """Carry out a ``#define``, given as the text after that word."""
         match = re.match(r"(\w+)(?:\(([^)]*)\))?[ \t]*(.*)", text, re.DOTALL)
         if match is None:
             return
@@ -446,7 +446,7 @@ class _Preprocessor:
         self.size += len(text)
 
     def _call(self, found: list[Token], i: int) -> tuple[list[Token] | None, int]:
-        """The expansion of the macro at token i, and the index behind its call; None if it is no call."""
+        """The expansion of the macro at token i, and the index after its call; None if it is no call."""
         end = i + 1
         macro = self.macros[found[i].text]
         if macro.parameters is not None:
@@ -604,7 +604,7 @@ def _on_one_line(given: Sequence[Token]) -> list[Token]:
 
 
 def _call_end(found: list[Token], at: int) -> int | None:
-    """The index behind the parentheses that begin at token ``at``, after blanks; None if there are none."""
+    """The index after the parentheses that begin at token ``at``, after blanks; None if there are none."""
     while at < len(found) and found[at].kind in ("space", "newline", "comment"):
         at += 1
     if at >= len(found) or found[at].text != "(":

@@ -313,7 +313,7 @@ class Wave(WaveCalls, WaveValues):
     # -- parts -------------------------------------------------------------------------------------------------------
 
     def part(self, kind: Callable[[WaveState], P]) -> P:
-        """The wave's only object of the class ``kind``, made when it is first asked for: the state of one mechanism."""
+        """The wave's only object of the class ``kind``, made at the first request: the state of one mechanism."""
         found = self._parts.get(kind)
         if found is None:
             found = kind(self)

@@ -118,7 +118,7 @@ def aligned(b: Binding) -> bool:
 
 
 def together(b: Binding, step: Step) -> Step | Gated:
-    """``step``, behind a gate for whole warps where the instruction is aligned."""
+    """``step``, after a gate for whole warps where the instruction is aligned."""
     return Gated(WarpGate(b.where, None), step) if aligned(b) else step
 
 

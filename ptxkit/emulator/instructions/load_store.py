@@ -110,7 +110,7 @@ def _load(b: Binding, space: str) -> Step:
         assert isinstance(operand, Symbol)
         at, size, dtype = b.layout.params[operand.name][0] + operand.offset, t.bytes, t.dtype
         if at + size * len(outs) > b.layout.param_bytes or at < 0:
-            raise b.fail(f"reads behind the end of the kernel's {b.layout.param_bytes} bytes of parameters")
+            raise b.fail(f"reads after the end of the kernel's {b.layout.param_bytes} bytes of parameters")
         if len(outs) == 1:
             return Step(lambda x: x.wave.launch.parameter(at, dtype), (), outs)
         return Step(lambda x: tuple(x.wave.launch.parameter(at + k * size, dtype) for k in range(len(outs))), (), outs)

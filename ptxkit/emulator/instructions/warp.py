@@ -43,7 +43,7 @@ def ballot(x: Group, predicate: Mask, members: Words | np.uint32) -> Words:
 
 
 def gated(b: Binding, members: Operand | None, step: Step) -> Gated:
-    """``step`` behind the gate for the lanes that ``members`` names."""
+    """``step`` after the gate for the lanes that ``members`` names."""
     return Gated(WarpGate(b.where, members, step=step), step)
 
 

@@ -63,7 +63,7 @@ class Allocation:
 
     @property
     def name(self) -> str:
-        """The name for messages; that of a variable of a module is demangled when it is asked for, which takes long."""
+        """The name for messages; that of a variable of a module is demangled at each request, which takes long."""
         return plain(self.symbol)
 
     def initialise(self, start: int, nbytes: int) -> None:
@@ -153,7 +153,7 @@ class GlobalMemory:
             self._free_retired()
         if self.used + nbytes > self.capacity:
             raise UnavailableError(
-                f"{nbytes:,} bytes were asked for, the emulator has {self.capacity - self.used:,} left; use smaller sizes"
+                f"{nbytes:,} bytes were requested, the emulator has {self.capacity - self.used:,} left; use smaller sizes"
             )
         with self._lock:
             allocation = Allocation(self._next, nbytes, name)

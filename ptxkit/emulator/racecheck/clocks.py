@@ -54,7 +54,7 @@ class Table:
             :data:`EXECUTED`.
         data: with ``proxied``, the order of memory accesses has a second plane, whose CTAs follow those of the first one; with
             ``scoped``, the last plane has the writes that are seen.
-        seen: number of CTAs ahead of those of that last plane; 0 without it.
+        seen: number of CTAs before those of that last plane; 0 without it.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Clocks:
 
     @property
     def seen(self) -> int:
-        """The number of columns of a clock ahead of those of the writes that the actor sees; 0 if it sees all in its order."""
+        """The number of columns of a clock before those of the writes that the actor sees; 0 if it sees all in its order."""
         return self.now.seen * self.width
 
     def tick(self, rows: Rows) -> None:
@@ -279,7 +279,7 @@ class Clocks:
         """A release of the scope ``.cta`` for threads of other CTAs.
 
         It shows that the earlier accesses of the actors have been performed, so that their places may be written again. It
-        makes no writes visible, except those ahead of the last fence of the scope ``.cluster`` of each actor.
+        makes no writes visible, except those before the last fence of the scope ``.cluster`` of each actor.
         """
         into.merge(keys, self.now, rows, unseen=True)
         if False in self._fenced:

@@ -102,7 +102,7 @@ class Operation:
         """Perform the remaining elements for which ``chosen``, (E,) bool, holds; True when none remains."""
         if self.left is None:
             if chosen.all():
-                self.left = np.zeros(0, np.int64)  # ahead of the performance, which may complete a phase of an mbarrier
+                self.left = np.zeros(0, np.int64)  # before performing it, which may complete a phase of an mbarrier
                 self.perform(EVERY)
                 return True
             self.left = np.arange(len(self.owner))

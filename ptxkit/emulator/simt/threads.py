@@ -224,7 +224,7 @@ class WaveState(Protocol):
         """The hooks that track the contents of local memory."""
 
     def part(self, kind: Callable[[WaveState], P]) -> P:
-        """The wave's only object of the class ``kind``, made when it is first asked for: the state of one mechanism."""
+        """The wave's only object of the class ``kind``, made at the first request: the state of one mechanism."""
 
     def provide(self, kind: Callable[[WaveState], P], part: P) -> None:
         """Let ``part`` be what :meth:`part` gives for ``kind``."""

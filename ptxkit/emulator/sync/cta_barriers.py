@@ -65,8 +65,8 @@ class CtaBarriers(Synchroniser):
         """
         wave = self.wave
         b = self.get(number)
-        everybody = group.lanes == wave.live_lanes and not b.groups
-        if everybody and block is not None and (count == 0 or (count == wave.shape[1] * 32 and not b.extra.any())):
+        whole = group.lanes == wave.live_lanes and not b.groups
+        if whole and block is not None and (count == 0 or (count == wave.shape[1] * 32 and not b.extra.any())):
             if votes is not None:
                 self._reduce(b, np.broadcast_to(votes, group.shape) & group.active(), slice(None))
             for races in wave.races:

@@ -74,4 +74,4 @@ class GenericWrites:
         """Why the async proxy may not see rows of 16 bytes, (n,), with the instruction that wrote the first such row."""
         numbers = self.rows[rows]
         writer = named(self._places[int(numbers[numbers > 0][0]) - 1])
-        return f"{writer} has written there with no fence.proxy.async behind, so the async proxy may not see it"
+        return f"{writer} has written there with no fence.proxy.async after it, so the async proxy may not see it"

@@ -93,7 +93,7 @@ def require_fence(x: Group, groups: Warpgroups, where: Where) -> None:
         thread = x.wave.thread_coordinates(int(groups.warp[e]) * 32)
         raise TrapError(
             f"{where}: the warpgroup of thread {thread} of CTA {cta} has not executed wgmma.fence.sync.aligned, which must "
-            "stand ahead of its first wgmma.mma_async"
+            "stand before its first wgmma.mma_async"
         )
 
 

@@ -87,7 +87,7 @@ class WaveSteps:
         self._instructions[self._rows] += 1
 
     def executes(self, group: Group, block: BasicBlock) -> None:
-        """``group`` is about to execute ``block`` behind its gate."""
+        """``group`` is about to execute ``block`` after its gate."""
         self._finish()
         self._rows = self.rows(group)
         self._block = self._known(block)

@@ -120,7 +120,7 @@ class MatmulMma(Matmul):
 
     @variant(requires=REQUIRES)
     def step3_multistage(self) -> list[Launch]:
-        """cp.async fills a ring of four stages ahead of the products."""
+        """cp.async fills a ring of four stages before the products."""
         t = Tile({"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "GROUP": 1})
         return self.pipelined(t, ahead=False)
 

@@ -47,7 +47,7 @@ class Exchange:
     """A push or a pull.
 
     Attributes:
-        origin, destination: directories. gpu: the model that was asked for, or None. dry_run: nothing was written.
+        origin, destination: directories. gpu: the requested model, or None. dry_run: nothing was written.
         parts: one for each GPU model of the origin.
     """
 

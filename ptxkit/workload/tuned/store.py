@@ -82,7 +82,7 @@ def read_leniently(gpu: str) -> tuple[Record, ...]:
 def update(
     gpu: str, change: Callable[[Sequence[Record]], Sequence[Record]], where: Path | None = None, *, dry: bool = False
 ) -> Path:
-    """Replace the records of a GPU model by what ``change`` makes of them, while nobody else changes the directory.
+    """Replace the records of a GPU model by what ``change`` makes of them, while no other process changes the directory.
 
     Args:
         where: the directory; None for the user's, which is made. dry: change nothing.

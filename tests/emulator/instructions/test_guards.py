@@ -1,6 +1,6 @@
 """Every instruction that writes a register, under a guard: lanes for which it is false keep their registers and take no part.
 
-Each statement is executed twice with the same destinations, once guarded and once behind a branch around it, and the registers
+Each statement is executed twice with the same destinations, once guarded and once after a branch around it, and the registers
 are compared in all threads. Collectives of a warp get a guard that half of their lanes fulfil, aligned instructions a guard
 that half of the warps fulfil.
 """
@@ -198,7 +198,7 @@ def check(run: Bench, statement: str, which: str, target: str = "sm_90a") -> Non
             results.append(run(text, zeros, block=THREADS, before=VARIABLES, target=target)[0].reshape(THREADS, 2, 8))
         guarded, around = results
         np.testing.assert_array_equal(guarded[~odd, 1], guarded[~odd, 0], err_msg="threads whose guard is false")
-        np.testing.assert_array_equal(guarded, around, err_msg="guarded, and behind a branch")
+        np.testing.assert_array_equal(guarded, around, err_msg="guarded, and after a branch")
         changes = changes or bool((guarded[odd, 1] != guarded[odd, 0]).any())
     assert changes, "the instruction changes nothing here, so that nothing was tested"
 

@@ -29,7 +29,7 @@ def found(body: str, completion: str = "eager", racecheck: bool | str = True, bl
     except RaceError as error:
         return [h.what for h in error.hazards]
     except MemoryFault as error:
-        assert "no fence.proxy.async behind" in str(error)
+        assert "no fence.proxy.async after it" in str(error)
         return ["missing-proxy-fence"]
     return []
 
@@ -51,7 +51,7 @@ def hidden(body: str, **options) -> bool:
     ("before", "after", "missing"),
     [
         (FENCE, "", False),  # each writer fences, and then all synchronise
-        ("", f"@%p0 {FENCE}", False),  # the issuing thread fences behind the barrier
+        ("", f"@%p0 {FENCE}", False),  # the issuing thread fences after the barrier
         ("", f"@%p4 {FENCE} bar.sync 0;", False),  # another warp does, and synchronises with the issuing thread
         ("bar.sync 0; fence.proxy.async;", "", False),
         (f"bar.sync 0; @%p4 {FENCE}", "", False),  # one warp fences for both, between two barriers
@@ -61,10 +61,10 @@ def hidden(body: str, **options) -> bool:
         ("fence.proxy.async.global;", "", True),
         ("fence.acq_rel.cta;", "membar.cta;", True),
         (f"@%p4 {FENCE}", "", True),  # only one of two writing warps
-        (f"@%p3 {FENCE}", "", True),  # only one lane of each warp, ahead of the barrier
+        (f"@%p3 {FENCE}", "", True),  # only one lane of each warp, before the barrier
         (f"@%p3 {FENCE} bar.warp.sync -1;", "", True),
-        ("", f"@%p4 {FENCE}", True),  # the other warp behind the barrier, in no order with the operation
-        (f"{FENCE} st.shared.b32 [%r12], 9;", "", True),  # ahead of the last write
+        ("", f"@%p4 {FENCE}", True),  # the other warp after the barrier, in no order with the operation
+        (f"{FENCE} st.shared.b32 [%r12], 9;", "", True),  # before the last write
     ],
 )
 def test_a_fence_counts_between_the_write_and_the_operation(before, after, missing):
@@ -86,7 +86,7 @@ def test_the_lanes_that_have_written_have_to_fence(writers, fences, missing):
 
 
 def test_a_later_fence_of_the_same_lane_does_not_move_the_earlier_one():
-    """Lane 0 fences ahead of its arrival and again behind it; the operation is ordered behind the first fence only."""
+    """Lane 0 fences before its arrival and again after it; the operation is ordered after the first fence only."""
     body = f"{MANY} @%p3 {STORE} @%p3 {FENCE} {ARRIVE} @%p3 {FENCE} @!%p0 bra OUT; {WAIT} {SEND} OUT:"
     assert not hidden(body)
 

@@ -42,7 +42,7 @@ EARLY = (
     ld.shared.b32 %r7, [%r5]; st.global.b32 [%rd22], %r7;
     """
 )
-"""Each thread overwrites the source of its copy ahead of the wait, which no race check sees."""
+"""Each thread overwrites the source of its copy before the wait, which no race check sees."""
 
 
 def test_some_seeds_find_a_wait_that_comes_too_late_and_others_do_not():

@@ -18,7 +18,7 @@ from ptxkit.errors import MemoryFault, RaceError
 from ptxkit.runtime.emulated import EmulatedDevice
 
 TILE_A, TILE_B = 16384, 32768
-"""Bytes for A, and for B behind it: together the most that static shared memory can be."""
+"""Bytes for A, and for B after it: together the most that static shared memory can be."""
 
 SWIZZLE_BITS = {0: 0, 128: 1, 64: 2, 32: 3}
 
@@ -136,7 +136,7 @@ setp.lt.u32 %p0, %r11, %r15; @%p0 bra fill;
 fence.proxy.async.shared::cta; bar.sync 0;
 shr.u32 %r18, %r10, 4; cvt.u64.u32 %rd12, %r18;
 """
-"""Copies each CTA's words of shared memory from behind the register inputs; %rd12 is the tile's encoded address."""
+"""Copies each CTA's words of shared memory from after the register inputs; %rd12 is the tile's encoded address."""
 
 
 def text(case: Case, extra: str = "", more_inputs: int = 0) -> str:
@@ -352,5 +352,5 @@ def test_a_missing_proxy_fence_is_named():
     with pytest.raises(RaceError, match=r"wgmma.mma_async.*: missing-proxy-fence: .* which warp 1 .* wrote at .* st.shared"):
         execute(emulator, first_warp, case, inputs(case, a, b, c), 2)
     source = text(case).replace("fence.proxy.async.shared::cta;", "")
-    with pytest.raises(MemoryFault, match=r"wgmma.mma_async.*: [AB] of .* st.shared.* no fence.proxy.async behind"):
+    with pytest.raises(MemoryFault, match=r"wgmma.mma_async.*: [AB] of .* st.shared.* no fence.proxy.async after it"):
         execute(emulator, source, case, inputs(case, a, b, c), 2)

@@ -171,7 +171,7 @@ def test_a_store_whose_source_is_overwritten_or_lost_shows():
 def test_a_missing_proxy_fence_is_named(fence):
     source = np.arange(128, dtype=np.uint32)
     body = store("cp.async.bulk.wait_group 0;").replace("fence.proxy.async.shared::cta;", fence)
-    message = r"cp.async.bulk.*thread \(0.* reads 512 bytes at 0x480: test.ptx:\d+ st.shared.* no fence.proxy.async behind"
+    message = r"cp.async.bulk.*thread \(0.* reads 512 bytes at 0x480: test.ptx:\d+ st.shared.* no fence.proxy.async after it"
     with pytest.raises(MemoryFault, match=message):
         Run(kernel(body))(source, np.zeros_like(source), block=128, completion="latest-legal")
     _, out = Run(kernel(body))(source, np.zeros_like(source), block=128, completion="eager")

@@ -74,7 +74,7 @@ def test_right_kernels(name, mode):
 ONCE = "if (threadIdx.x == 0) stages[s].a_scales[5] = 3;"
 RING = [
     ("PROXY", "", "eager-warps", "tcgen05.cp.*missing-proxy-fence: .*which warp 0 .*st.shared"),
-    ("PROXY", "", "latest", "tcgen05.cp.* st.shared.* has written there with no fence.proxy.async behind"),
+    ("PROXY", "", "latest", "tcgen05.cp.* st.shared.* has written there with no fence.proxy.async after it"),
     ("READY", "", "eager-warps", "tcgen05.cp.*read-after-write: .* which warp 0 .* st.shared"),
     ("EARLY", ONCE, "eager-warps", r"tcgen05.cp.*, which warp 0 .* st.shared.*b8"),
     ("DONE", "", "latest-warps", "tcgen05.mma.*writes columns 0 to .* which warp 0 .*tcgen05.ld"),
