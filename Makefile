@@ -47,17 +47,18 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# Each of these installs everything that the ones before it install, so that `make lint test` in a new .venv installs once.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	$(INSTALL) --editable .
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: $(VENV)/.created pyproject.toml setup.py
 	$(INSTALL) --editable '.[test]'
-	@touch $@
+	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-lint: $(VENV)/.installed
+$(VENV)/.installed-lint: $(VENV)/.created pyproject.toml setup.py
 	$(INSTALL) --editable '.[test,lint]'
-	@touch $@
+	@touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

