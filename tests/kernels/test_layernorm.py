@@ -40,8 +40,7 @@ def test_any_width(device, variant, rows, cols):
     check(case_of(device, rows_of(rows, cols), activation="none"), variant)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("dtype", "activation"), [("f32", "relu"), ("f32", "gelu"), ("f16", "relu"), ("bf16", "gelu")])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_dtypes_and_activations(device, variant, dtype, activation):
     x = (8 * rows_of(6, 264)).astype(dtype_of(dtype))
