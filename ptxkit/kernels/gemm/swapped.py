@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ptxkit import Launch, Tile, cdiv
+from ptxkit import Launch, TensorMap, Tile, cdiv
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
+    from ptxkit.kernels.gemm.matmul import Matmul
 
 SOURCE = "matmul_swapped.cu"
 BK = 64  # elements of k in a stage
@@ -35,6 +35,13 @@ SPACE = {
     "SHARING": [1, 2, 4, 8],  # tiles of a cluster that share the rows of a
     "RESIDENT": [2, 1, 3, 4],  # CTAs that share the shared memory of an SM
 }
+
+
+class Boxes(Protocol):
+    """The operands of a product as a template argument, which give the tensor maps for their copies."""
+
+    def boxes(self, a: str, b: str, rows: int, cols: int) -> tuple[TensorMap, TensorMap]:
+        """Tensor maps of the arrays a and b, for copies of ``rows`` rows of a and ``cols`` rows of b, (n, k)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def sums_bytes(t: Mapping[str, int]) -> int:
     return t["PARTS"] * cdiv(t["TOKENS"], t["PARTS"]) * (weights(t) + 4) * 4
 
 
-def stages(w: MatmulWgmma, t: Mapping[str, int]) -> int:
+def stages(w: Matmul, t: Mapping[str, int]) -> int:
     """Stages of the ring: as many as fit RESIDENT times into the shared memory of an SM, and no more than there are steps."""
     limits = w.device.target.limits
     of_cta = min(limits.shared_bytes // t["RESIDENT"] - limits.reserved_bytes, limits.shared_bytes_per_cta)
@@ -68,17 +75,17 @@ def stages(w: MatmulWgmma, t: Mapping[str, int]) -> int:
     return min(room // stage_bytes(t), MAX_STAGES, max(2, cdiv(cdiv(w.k, BK), t["PARTS"])))
 
 
-def grid(w: MatmulWgmma, t: Mapping[str, int]) -> tuple[int, int]:
+def grid(w: Matmul, t: Mapping[str, int]) -> tuple[int, int]:
     """Clusters, and CTAs of a cluster."""
     clusters = cdiv(w.m, t["TOKENS"]) * cdiv(w.n, weights(t) * t["SHARING"])
     return clusters, t["PARTS"] * t["SHARING"]
 
 
-def usable(w: MatmulWgmma, t: Mapping[str, int]) -> bool | str:
+def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     """The constraint of ``step9_swapped``."""
     of_cta = t["TOKENS"] / t["SHARING"]
     if of_cta % (64 if w.a_layout == "column" else 8):
-        return f"each of {t['SHARING']} CTAs copies {of_cta:g} rows of a, which are no whole boxes in layout {w.layout}"
+        return f"each of {t['SHARING']} CTAs copies {of_cta:g} rows of a, which are no whole boxes of a {w.a_layout}-major a"
     if (ctas := t["PARTS"] * t["SHARING"]) > MAX_CLUSTER:
         return f"PARTS x SHARING = {ctas} CTAs are more than the {MAX_CLUSTER} of a cluster"
     if t["PARTS"] > (steps := cdiv(w.k, BK)):
@@ -88,7 +95,7 @@ def usable(w: MatmulWgmma, t: Mapping[str, int]) -> bool | str:
     return True
 
 
-def launches(w: MatmulWgmma, operands: Operands, t: Tile) -> list[Launch]:
+def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
     """A launch of ``matmul_swapped``."""
     clusters, ctas = grid(w, t)
     ring = stages(w, t)
@@ -99,12 +106,12 @@ def launches(w: MatmulWgmma, operands: Operands, t: Tile) -> list[Launch]:
         (*operands.boxes("a", "b", t.TOKENS // t.SHARING, weights(t)), *w.scalars, ring, t.SHARING),
         shared=ring * stage_bytes(t) + sums_bytes(t) if t.PARTS > 1 else max(ring * stage_bytes(t), sums_bytes(t)),
         cluster=ctas if ctas > 1 else None,
-        template=(SwappedTile(t.CONSUMERS, t.TOKENS), w.cu_type, operands, w.epilogue_bits),
+        template=(SwappedTile(t.CONSUMERS, t.TOKENS), f"ptxkit::{w.kind}", operands, w.epilogue_bits),
     )
     return [launch]
 
 
-def predicted_us(w: MatmulWgmma, t: Mapping[str, int]) -> float:
+def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
     """The time of a launch by the model: the longest of reading b, of what L2 delivers, and of multiplying."""
     rates, sms = measured(w.device).streams, w.device.sms
     clusters, cluster = grid(w, t)
@@ -133,7 +140,7 @@ def predicted_us(w: MatmulWgmma, t: Mapping[str, int]) -> float:
     return max(reading, delivered, multiplying) + rates.launch_us + exchanged
 
 
-def candidates(w: MatmulWgmma) -> Iterator[dict[str, int]]:
+def candidates(w: Matmul) -> Iterator[dict[str, int]]:
     """The tiles to consider: all rows of a in one tile as far as it takes them."""
     sizes = [size for size in sorted(SPACE["TOKENS"]) if w.a_layout == "row" or size % 64 == 0]
     tokens = next((size for size in sizes if size >= w.m), sizes[-1])
@@ -149,12 +156,12 @@ def candidates(w: MatmulWgmma) -> Iterator[dict[str, int]]:
                 }
 
 
-def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
+def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:
     """The candidates that can be used, the one with the shortest predicted time first."""
     yield from sorted((t for t in candidates(w) if usable(w, t) is True), key=lambda t: predicted_us(w, t))
 
 
-def slower(w: MatmulWgmma) -> str | None:
+def slower(w: Matmul) -> str | None:
     """Why an earlier step is faster: it multiplies larger tiles."""
     if w.m <= MOST_TOKENS:
         return None
