@@ -1,11 +1,15 @@
 """Compare the variant that ptxkit chooses with the fastest recorded one, over all cases with recorded times of a GPU.
 
     python scripts/regret.py [--gpu "NVIDIA H200"] [--markdown] [--worst 10] [--fit]
+    python scripts/regret.py --times tests/workload/data/choices-2-h200.jsonl.gz [--markdown] [--worst 10]
 
 The regret of a case is the recorded cold median of the chosen variant over that of the fastest variant, less 1. Cases with one
 recorded variant are left out, and so are those whose chosen variant has no recorded time: the number of these is printed. The
 further lines are the regret of the parts of the choice: without the model, without objections of descriptions (the last
 variant), and by the model alone. Times of a variant that was recorded with another tile than today's are of that tile.
+
+With --times, the cases and times are those of a file of ``scripts/measure_choices.py``, which has many tiles of each case: the
+regret is that of the variant and tile that ptxkit chooses today over the fastest of all that were measured, by families.
 
 --fit prints two coefficients of ptxkit/targets/achievable.py from the same times: WAVE_US from kernels with one element for
 each thread, and WARP_PRODUCT from the largest products by mma.sync and by wgmma.
@@ -14,10 +18,13 @@ each thread, and WARP_PRODUCT from the largest products by mma.sync and by wgmma
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
@@ -26,7 +33,7 @@ from ptxkit.bench.results import expectations
 from ptxkit.bench.results.statistics import quantile
 from ptxkit.errors import PtxkitError
 from ptxkit.targets.achievable import WAVE_US
-from ptxkit.targets.gpus import DeviceFacts, find_gpu, target_of
+from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
 from ptxkit.workload import registry
 from ptxkit.workload.choice import Choice, choose
 from ptxkit.workload.workload import Workload
@@ -115,6 +122,51 @@ def worst(found: Sequence[Found], count: int) -> list[list[str]]:
     ]
 
 
+def of_times(path: Path) -> tuple[list[list[str]], list[list[str]]]:
+    """A line for each family and for all cases, and the worst cases first, of a file of scripts/measure_choices.py."""
+    data = path.read_bytes()
+    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
+    head, *values = map(json.loads, lines)
+    facts = facts_of(find_gpu(head["gpu"]))
+    by_family: dict[str, list[float]] = {}
+    unknown: dict[str, int] = {}
+    cases = []
+    for value in values:
+        workload = registry.get(value["kernel"])(**value["sizes"], **value["options"])
+        choice = choose(workload.on(facts), target=facts.target)
+        timed = [row for row in value["rows"] if "us" in row]
+        best = min(timed, key=_time_us)
+        own = [row for row in timed if (row["variant"], row["tile"]) == (choice.variant, choice.tile)]
+        if not own:
+            unknown[value["family"]] = unknown.get(value["family"], 0) + 1
+            continue
+        regret = _time_us(own[0]) / _time_us(best) - 1
+        by_family.setdefault(value["family"], []).append(regret)
+        words = [workload.name, *(f"{k}={v}" for k, v in value["sizes"].items()), value["options"].get("dtype", "f32")]
+        cases.append((regret, [" ".join(words), _candidate(own[0]), _candidate(best), f"{100 * regret:.1f}%"]))
+    every = [r for regrets in by_family.values() for r in regrets]
+    summed = {**by_family, "all": every}
+    missing = {**unknown, "all": sum(unknown.values())}
+    table = [
+        [name, str(len(r)), str(missing.get(name, 0)), str(sum(x < 0.01 for x in r)), *_quantiles(r)]
+        for name, r in summed.items()
+    ]
+    return table, [cells for _, cells in sorted(cases, key=lambda case: -case[0])]
+
+
+def _time_us(row: Mapping[str, Any]) -> float:
+    return float(row.get("leader_us", row["us"]))
+
+
+def _candidate(row: Mapping[str, Any]) -> str:
+    return " ".join([row["variant"], *(f"{k}={v}" for k, v in row["tile"].items())])
+
+
+def _quantiles(regrets: Sequence[float]) -> list[str]:
+    values = statistics.median(regrets), quantile(sorted(regrets), 0.95), max(regrets)
+    return [f"{100 * value:.1f}%" for value in values]
+
+
 def _short(found: Found) -> str:
     workload = found.choice.option.resolved.workload
     defaults = type(workload)().options
@@ -145,11 +197,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--markdown", action="store_true", help="print tables for a page of docs/")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="show the N cases with the largest regret")
     parser.add_argument("--fit", action="store_true", help="print the coefficients that follow from the times")
+    parser.add_argument("--times", type=Path, metavar="FILE", help="take the times of scripts/measure_choices.py in FILE")
     given = parser.parse_args(arguments)
+    form = "github" if given.markdown else "simple"
+    if given.times is not None:
+        try:
+            table, cases = of_times(given.times)
+        except (PtxkitError, OSError, KeyError, ValueError) as error:
+            print(f"error: {given.times}: {error}", file=sys.stderr)
+            return 2
+        headers = ["family", "cases", "not measured", "below 1%", "median", "p95", "maximum"]
+        print(tabulate(table, headers, tablefmt=form, disable_numparse=True, colalign=("left", *["right"] * 6)))
+        print()
+        print(tabulate(cases[: given.worst], ["case", "chosen", "fastest", "regret"], tablefmt=form, disable_numparse=True))
+        return 0
     try:
         gpu = find_gpu(given.gpu)
         recorded = expectations.load(expectations.path_for(gpu.name))
-        facts = DeviceFacts(gpu.name, target_of(gpu), gpu.sms, gpu.l2_bytes, gpu.name)
+        facts = facts_of(gpu)
         found = found_of(recorded, facts)
         if not found:
             raise PtxkitError(f"no case of {gpu.name} has times of two variants")
@@ -157,7 +222,6 @@ def main(arguments: Sequence[str]) -> int:
     except (PtxkitError, KeyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    form = "github" if given.markdown else "simple"
     headers = ["", "cases", "not recorded", "regret 0", "median", "p95", "maximum"]
     print(tabulate(summary(found), headers, tablefmt=form, disable_numparse=True, colalign=("left", *["right"] * 6)))
     if rows := worst(found, given.worst):

@@ -254,11 +254,12 @@ def _name(record: Record) -> str:
 
 def _state(model: str, record: Record) -> str:
     """Why a winner is not used; "" if it is."""
+    from dataclasses import replace
     from functools import partial
 
     from ptxkit.errors import PtxkitError
     from ptxkit.targets import Target
-    from ptxkit.targets.gpus import DeviceFacts, gpu_named, reference_facts
+    from ptxkit.targets.gpus import facts_of, gpu_named, reference_facts
     from ptxkit.workload import registry
     from ptxkit.workload.resolve import as_recorded
     from ptxkit.workload.tuned import lookup
@@ -267,7 +268,7 @@ def _state(model: str, record: Record) -> str:
         target = Target.parse(record.target)
         facts = reference_facts(target)
         if (gpu := gpu_named(model)) is not None:
-            facts = DeviceFacts(model, target, gpu.sms, gpu.l2_bytes, model)
+            facts = replace(facts_of(gpu), target=target)
         workload = registry.find(record.kernel)().on(facts)
         return lookup.objection(record, workload, partial(as_recorded, target))
     except PtxkitError as error:

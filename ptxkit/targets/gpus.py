@@ -127,6 +127,53 @@ REFERENCE_GPUS: tuple[Gpu, ...] = (
 """One GPU for each architecture of which a GPU is documented, oldest first."""
 
 
+OTHER_GPUS: tuple[Gpu, ...] = (
+    # H100 data sheet (dense rates are half of its sparse ones), SXM and PCIe; SMs and L2: Hopper whitepaper (GH100)
+    Gpu(
+        "NVIDIA H100 80GB HBM3",
+        90,
+        132,
+        50 * MIB,
+        1980,
+        3350,
+        {"f64": 34, "f32": 67, "tf32": 494.5, "bf16": 989.5, "f16": 989.5, "e4m3": 1979, "e5m2": 1979, "s8": 1979},
+    ),
+    Gpu(
+        "NVIDIA H100 PCIe",
+        90,
+        114,
+        50 * MIB,
+        1755,
+        2000,
+        {"f64": 26, "f32": 51, "tf32": 378, "bf16": 756.5, "f16": 756.5, "e4m3": 1513, "e5m2": 1513, "s8": 1513},
+    ),
+    # Ada whitepaper (AD102), rates of products with f32 accumulation
+    Gpu(
+        "NVIDIA GeForce RTX 4090",
+        89,
+        128,
+        72 * MIB,
+        2520,
+        1008,
+        {"f32": 82.6, "tf32": 82.6, "bf16": 165.2, "f16": 165.2, "e4m3": 330.3, "e5m2": 330.3, "s8": 660.6},
+    ),
+    # L4 data sheet (dense rates are half of its sparse ones); SMs and L2: Ada whitepaper (AD104)
+    Gpu(
+        "NVIDIA L4",
+        89,
+        58,
+        48 * MIB,
+        2040,
+        300,
+        {"f32": 30.3, "tf32": 60, "bf16": 121, "f16": 121, "e4m3": 242.5, "e5m2": 242.5, "s8": 242.5},
+    ),
+)
+"""Documented GPUs of architectures for which another one stands."""
+
+GPUS = REFERENCE_GPUS + OTHER_GPUS
+"""All documented GPUs."""
+
+
 def reference_gpu(target: Target | str) -> Gpu:
     """The GPU that stands for a target: the one of its architecture, or where no GPU of it is documented (sm_88, sm_107), the
     one of the nearest older architecture."""
@@ -137,7 +184,7 @@ def reference_gpu(target: Target | str) -> Gpu:
 
 def gpu_named(name: str) -> Gpu | None:
     """The documented GPU of that name (``"NVIDIA H200"``), or None where its data sheet is not in this table."""
-    return next((gpu for gpu in REFERENCE_GPUS if gpu.name == name), None)
+    return next((gpu for gpu in GPUS if gpu.name == name), None)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -148,12 +195,12 @@ def find_gpu(name: str) -> Gpu:
     """
     if (exact := gpu_named(name)) is not None:
         return exact
-    found = [gpu for gpu in REFERENCE_GPUS if name.lower() in gpu.name.lower()]
+    found = [gpu for gpu in GPUS if name.lower() in gpu.name.lower()]
     if len(found) == 1:
         return found[0]
     if found:
         raise UsageError(f"GPU {name!r} may be {' or '.join(repr(gpu.name) for gpu in found)}; give more of the name")
-    known = [gpu.name for gpu in REFERENCE_GPUS]
+    known = [gpu.name for gpu in GPUS]
     near = get_close_matches(name, known, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known)}"
     raise UsageError(f"there is no documented GPU {name!r}; {hint}")
@@ -163,6 +210,11 @@ def target_of(gpu: Gpu) -> Target:
     """The target to compile for: the architecture-specific form of the GPU's architecture where there is one."""
     plain = Target.parse(f"sm_{gpu.cc}")
     return Target.parse(f"{plain}a") if plain.has_a_form else plain
+
+
+def facts_of(gpu: Gpu) -> DeviceFacts:
+    """The facts of a documented GPU, as a device of that name would offer them to kernel descriptions."""
+    return DeviceFacts(gpu.name, target_of(gpu), gpu.sms, gpu.l2_bytes, gpu.name)
 
 
 def reference_facts(target: Target | str) -> DeviceFacts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -26,7 +26,8 @@ from ptxkit.torch.dtypes import host_view, numpy_dtype
 from ptxkit.workload.build import compiled
 from ptxkit.workload.execute import lacking, launch_arguments
 from ptxkit.workload.launch import Generated, array_spec
-from ptxkit.workload.resolve import ResolvedVariant, resolve
+from ptxkit.workload.resolve import ResolvedVariant, as_recorded, resolve
+from ptxkit.workload.tuned import lookup
 from ptxkit.workload.variant import Variant
 from ptxkit.workload.workload import Workload
 
@@ -81,13 +82,14 @@ class Layout:
 
 
 def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> ResolvedVariant:
-    """The first candidate that the device can run at its sizes, resolved.
+    """The first candidate that the device can run at its sizes, resolved; one that ``run --tune`` recorded as the fastest on
+    this GPU model precedes the others of its description.
 
     Raises:
         PtxkitError: none can; the error is that of the last candidate.
     """
     error: PtxkitError | None = None
-    for workload, variant in candidates:
+    for workload, variant in _tuned_first(candidates, device):
         default = device.target or lowest_target(())
         target = default if device.target or missing(variant.requires, default) is None else None
         try:
@@ -98,6 +100,21 @@ def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> Re
             error = refused
     assert error is not None
     raise error
+
+
+def _tuned_first(
+    candidates: Sequence[tuple[Workload, Variant]], device: Device
+) -> Sequence[tuple[Workload, Variant]]:
+    """The candidates, with those that are recorded winners at their sizes first."""
+    won = []
+    for workload, variant in candidates:
+        target = device.target or lowest_target(())
+        bound = workload.on(device.facts_for(target))
+        found = lookup.winner(bound, device.name, target)
+        mine = found is not None and found.variant == variant.name
+        if mine and lookup.applies(found, bound, partial(as_recorded, target)):
+            won.append((workload, variant))
+    return [*won, *(c for c in candidates if c not in won)] if won else candidates
 
 
 class Plan:

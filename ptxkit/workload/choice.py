@@ -5,77 +5,35 @@ order of the variants counts: they are steps, each of which is meant to be faste
 the last one that the device can run, with three exceptions: a variant whose description says that an earlier one is faster
 (``slower`` of :class:`~ptxkit.workload.variant.Variant`), a kernel written in PTX by hand, whose shape is fixed, and a variant
 for which a model predicts much more time than for an earlier one. The tile is that of :func:`ptxkit.workload.resolve.resolve`:
-the one that a sweep recorded for this device, else the one that the description prefers.
+that of a recorded winner, else the one that the description prefers, or for products in blocks the one that the model expects
+to be much faster (:mod:`ptxkit.workload.tiling`). The model and its terms are in :mod:`ptxkit.workload.cost`.
 
-The model has five named terms (:class:`Terms`), computed from the launches of a variant and the facts of the GPU, without
-compiling anything. Registers are therefore unknown, and occupancy follows from threads and shared memory alone.
-``scripts/regret.py`` compares the choices with all times in ``expectations/``.
+``scripts/regret.py`` compares the choices with all times in ``expectations/``, and with those of many tiles.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from itertools import islice
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from ptxkit.errors import PtxkitError, UnavailableError, UsageError
-from ptxkit.targets.achievable import L2_RATE, LAUNCH_US, PRODUCT, RESIDENT, VECTOR, WARP_PRODUCT, WAVE_US, copy_gbs
-from ptxkit.targets.gpus import gpu_named, reference_gpu
-from ptxkit.targets.occupancy import calculate
-from ptxkit.workload.launch import Launch, array_spec
+from ptxkit.workload.cost import Model, Terms, gpu_of
 from ptxkit.workload.resolve import ResolvedVariant, as_recorded, resolve, target_for
 from ptxkit.workload.tuned import lookup
 
 if TYPE_CHECKING:
     from ptxkit.runtime.abilities import Device
     from ptxkit.targets import Target
-    from ptxkit.targets.gpus import Gpu
     from ptxkit.workload.workload import Workload
 
+KEPT = 4096  # choices that a process remembers; the oldest are dropped first
 EXAMINED = 256  # tiles of a variant for which a time is predicted
 MARGIN = 3.0  # how many times slower than another variant the last one must be predicted for the other to be chosen
-VECTOR_UNITS = ("f32", "f64")  # types that the CUDA cores multiply
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The predicted time of a variant in microseconds, by what it is spent on.
-
-    Attributes:
-        launches: of all kernels.
-        memory: the minimum bytes at the bandwidth of a copy, or of L2 where all arrays fit there.
-        temporaries: each once for each launch that reads or writes it, likewise. That is an upper bound: they are declared for
-            the tile that needs the most, such as the largest number of partial sums.
-        waves: the latency of device memory for each wave of CTAs, which more bytes in flight for each thread would shorten.
-        arithmetic: the executed flops at the rate that good kernels reach, divided by the share of the SMs that the CTAs of the
-            launch with the most shared memory keep busy: its last wave, or fewer CTAs than SMs.
-    """
-
-    launches: float
-    memory: float
-    temporaries: float
-    waves: float
-    arithmetic: float
-
-    @property
-    def total(self) -> float:
-        """The launches, and the longest of the other terms, where temporaries are added to the minimum bytes."""
-        return self.launches + max(self.memory + self.temporaries, self.waves, self.arithmetic)
-
-    @property
-    def least(self) -> float:
-        """The total without temporaries."""
-        return self.launches + max(self.memory, self.waves, self.arithmetic)
-
-    @property
-    def bound(self) -> str:
-        """The name of the longest term."""
-        terms = asdict(self)
-        return max(terms, key=terms.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -83,13 +41,15 @@ class Option:
     """A variant that the device can run.
 
     Attributes:
-        resolved: with its tile and launches. terms: its predicted time.
+        resolved: with its tile and launches. terms: its predicted time. bounds: the terms in which variants are compared, see
+            :meth:`ptxkit.workload.cost.Model.bounds`.
         objection: why the description or its source says not to take it; "" for none.
         swept_us: the time that a sweep on this device recorded for this tile at these sizes; None without one.
     """
 
     resolved: ResolvedVariant
     terms: Terms
+    bounds: Terms
     objection: str = ""
     swept_us: float | None = None
 
@@ -173,12 +133,12 @@ def choose(
         except PtxkitError as error:
             refusal = str(error)
             continue
-        options.append(Option(resolved, predicted(resolved), _objection(resolved), _swept_us(resolved, device)))
+        options.append(replace(_option(resolved), swept_us=_swept_us(resolved, device)))
     if not options:
         raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
     won = _won(options, device) if device is not None else None
     chosen, reason = won or _chosen(options)
-    return Choice(chosen, reason, tuple(options), gpu_of(options[0].resolved).name)
+    return Choice(chosen, reason, tuple(options), gpu_of(options[0].resolved.workload, target).name)
 
 
 def ranked(
@@ -189,10 +149,11 @@ def ranked(
     tile: Mapping[str, Any] | None = None,
     variants: Collection[str] = (),
 ) -> list[Option]:
-    """The variants and tiles to measure if only ``count`` may be: the choice without records first, then by predicted time.
+    """The variants and tiles to measure if only ``count`` may be: the choice without records first, then alternately its tiles
+    with the shortest predicted times, and the other variants with their first tiles.
 
     No two launch the same: of tiles with the same programs and launches the first stands for all. Variants to which their
-    description objects come last.
+    description objects come after the others.
 
     Args:
         workload, device, target, tile: see :func:`choose`. variants: names; empty for all.
@@ -219,12 +180,20 @@ def ranked(
         made.append([first, *_other_tiles(first, fixed)])
     if not made:
         raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
-    options = [[Option(r, predicted(r), _objection(r)) for r in tiles] for tiles in made]
-    chosen, _ = _expected([of_variant[0] for of_variant in options])
-    rest = [o for of_variant in options for o in of_variant if o is not chosen]
-    rest.sort(key=lambda o: (bool(o.objection), o.terms.total))
-    distinct = {_launched(o.resolved): o for o in reversed([chosen, *rest])}
+    options = [[_option(resolved) for resolved in tiles] for tiles in made]
+    firsts = [of_variant[0] for of_variant in options]
+    chosen, _ = _expected(firsts)
+    tiles = [o for of_variant in options for o in of_variant[1:]]
+    tiles.sort(key=lambda o: (o.name != chosen.name, bool(o.objection), o.terms.total))
+    others = sorted((o for o in firsts if o is not chosen), key=lambda o: (bool(o.objection), o.bounds.total))
+    mixed = [o for pair in zip_longest(tiles, others) for o in pair if o is not None]
+    distinct = {_launched(o.resolved): o for o in reversed([chosen, *mixed])}
     return list(reversed(distinct.values()))[:count]
+
+
+def _option(resolved: ResolvedVariant) -> Option:
+    model = model_of(resolved)
+    return Option(resolved, model.terms(), model.bounds(), _objection(resolved))
 
 
 def _other_tiles(first: ResolvedVariant, fixed: Mapping[str, Any]) -> Iterator[ResolvedVariant]:
@@ -261,6 +230,39 @@ def _swept_us(resolved: ResolvedVariant, device: Device | None) -> float | None:
     return found.time_us if found is not None and found.scope == "tile" and found.sizes == workload.sizes else None
 
 
+def remembered(workload: Workload, device: Device) -> Choice:
+    """The choice for a workload on a device that :func:`choose` made first in this process; later calls search nothing.
+
+    Winners that are recorded meanwhile count after :func:`forget`. ``scripts/choice_overhead.py`` measures a call.
+
+    Raises:
+        UnavailableError: see :func:`choose`.
+    """
+    known = _by_object.get(id(workload))
+    if known is not None and known[0]() is workload and known[1] is device:
+        return known[2]
+    key = (workload, device)
+    found = _by_value.get(key)
+    if found is None:
+        found = _by_value[key] = choose(workload, device)
+    _by_object[id(workload)] = (ref(workload), device, found)
+    for memory in (_by_object, _by_value):
+        if len(memory) > KEPT:
+            with suppress(KeyError, RuntimeError):  # another thread dropped it, or adds one
+                del memory[next(iter(memory))]  # type: ignore[arg-type]
+    return found
+
+
+def forget() -> None:
+    """Forget what :func:`remembered` has returned."""
+    _by_object.clear()
+    _by_value.clear()
+
+
+_by_object: dict[int, tuple[ref[Workload], Device, Choice]] = {}  # by identity, whose hash takes no time
+_by_value: dict[tuple[Workload, Device], Choice] = {}
+
+
 def _chosen(options: list[Option]) -> tuple[Option, str]:
     """The option to take, and why: measured times precede the order and the model, if they include their choice."""
     chosen, reason = _expected(options)
@@ -274,10 +276,10 @@ def _chosen(options: list[Option]) -> tuple[Option, str]:
 def _expected(options: list[Option]) -> tuple[Option, str]:
     """The option to take without measured times, and why."""
     free = [option for option in options if not option.objection] or options
-    last, fastest = free[-1], min(free, key=lambda option: option.terms.total)
-    chosen = [option for option in free if option.terms.least <= MARGIN * fastest.terms.total][-1]
+    last, fastest = free[-1], min(free, key=lambda option: option.bounds.total)
+    chosen = [option for option in free if option.bounds.least <= MARGIN * fastest.bounds.total][-1]
     if chosen is not last:
-        times = last.terms.least / chosen.terms.total
+        times = last.bounds.least / chosen.bounds.total
         return chosen, f"{last.name} is predicted to take at least {times:.2g} times as long"
     if len(options) == 1:
         return chosen, "the only variant that runs here"
@@ -296,90 +298,11 @@ def _objection(resolved: ResolvedVariant) -> str:
     return ""
 
 
-def gpu_of(resolved: ResolvedVariant) -> Gpu:
-    """The documented facts of the GPU of a workload: its own, or those of the reference GPU of the target."""
-    return gpu_named(resolved.workload.device.gpu) or reference_gpu(resolved.target)
-
-
 def predicted(resolved: ResolvedVariant) -> Terms:
-    """The predicted time of a variant, by terms."""
-    model = _Model(resolved, gpu_of(resolved))
-    return Terms(model.launches_us, model.memory_us, model.temporaries_us, model.waves_us, model.arithmetic_us)
+    """The predicted time of a variant with its tile, by terms."""
+    return model_of(resolved).terms()
 
 
-@dataclass(frozen=True)
-class _Model:
-    resolved: ResolvedVariant
-    gpu: Gpu
-
-    @cached_property
-    def launches_us(self) -> float:
-        return LAUNCH_US * len(self.resolved.launches)
-
-    @cached_property
-    def memory_us(self) -> float:
-        return self.resolved.workload.work().bytes / self._rate / 1e3
-
-    @cached_property
-    def temporaries_us(self) -> float:
-        return self._passes / self._rate / 1e3
-
-    @cached_property
-    def _passes(self) -> int:
-        """Bytes of the temporaries of all launches."""
-        sizes = {}
-        for name, spec in self.resolved.workload.temporaries().items():
-            shape, dtype = array_spec(spec)
-            sizes[name] = math.prod(shape) * dtype.itemsize
-        return sum(sizes.get(name, 0) for launch in self.resolved.launches for name in set(launch.array_names))
-
-    @cached_property
-    def _rate(self) -> float:
-        """Bandwidth in GB/s."""
-        workload = self.resolved.workload
-        fits = workload.work().bytes + self._passes <= RESIDENT * workload.device.l2_bytes
-        return copy_gbs(self.gpu) * (L2_RATE if fits else 1)
-
-    @cached_property
-    def waves_us(self) -> float:
-        return WAVE_US * sum(math.ceil(self._waves(launch)) for launch in self.resolved.launches)
-
-    @cached_property
-    def arithmetic_us(self) -> float:
-        work = self.resolved.workload.work()
-        peak = self.gpu.peak_tflops.get(work.unit)
-        if peak is None:
-            return 0.0
-        rate = peak * (VECTOR if work.unit in VECTOR_UNITS else PRODUCT * self._tensor_core_share())
-        return work.executed / (rate * self._busy()) / 1e6
-
-    def _tensor_core_share(self) -> float:
-        """The share of the rate of the target's own tensor core instructions: mma.sync does not reach that of wgmma."""
-        specific = self.resolved.target.has_a_form and any(
-            word.endswith("a") or word in ("wgmma", "tcgen05") for word in self.resolved.variant.requires
-        )
-        own = not self.resolved.target.name.endswith("a") or specific
-        return 1.0 if own else WARP_PRODUCT
-
-    def _busy(self) -> float:
-        """The share of the SMs that the CTAs of the launch with the most shared memory keep busy."""
-        main = max(self.resolved.launches, key=lambda launch: launch.shared)
-        waves = self._waves(main)
-        if waves > 1:
-            return waves / math.ceil(waves)
-        return min(1.0, _ctas(main) / self.resolved.workload.device.sms)
-
-    def _waves(self, launch: Launch) -> float:
-        """CTAs of a launch over those that are resident at a time."""
-        target = self.resolved.target
-        cluster = _product(launch.cluster)
-        held = calculate(target, _product(launch.block), 0, launch.shared, cluster=cluster).ctas_per_sm
-        return _ctas(launch) / (max(1, held) * self.resolved.workload.device.sms)
-
-
-def _ctas(launch: Launch) -> int:
-    return _product(launch.grid)
-
-
-def _product(extents: object) -> int:
-    return math.prod(extents) if isinstance(extents, tuple) else 1  # Launch converts all to tuples
+def model_of(resolved: ResolvedVariant) -> Model:
+    """The model of a variant with its tile."""
+    return Model(resolved.workload, resolved.variant, resolved.target, resolved.tile, resolved.launches)

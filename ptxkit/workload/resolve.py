@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError, UsageError
 from ptxkit.targets import lowest_target, missing
 from ptxkit.targets.gpus import reference_facts
+from ptxkit.workload import tiling
 from ptxkit.workload.blame import at
 from ptxkit.workload.launch import Generated, Launch, Tile
 from ptxkit.workload.tuned import lookup
@@ -130,6 +131,10 @@ def resolve(
     recorded = _recorded(workload, variant, chosen, device, tile or {}) if device else None
     selected, launches = variant.select(workload, chosen, (recorded and recorded.tile) or tile)
     note = recorded.note(workload.sizes) if recorded else variant.why_not_default(workload, chosen, selected, tile)
+    if not recorded and not tile and (faster := tiling.faster(workload, variant, chosen, selected)) is not None:
+        instead = " ".join(f"{name}={value}" for name, value in selected.items() if faster[0][name] != value)
+        note = f"predicted to be {faster[2]:.2g} times as fast as with the preferred {instead}"
+        selected, launches = faster[:2]
     if debug_info:
         launches = tuple(_with_debug_info(workload, variant, launch) for launch in launches)
     programs, program_of = _programs(workload, variant, launches)

@@ -50,6 +50,9 @@ class Variant:
         tolerance: replaces that of the workload.
         slower: workload -> why an earlier variant is faster at these sizes, or None if that is not known. The variant can
             still be run, but :func:`ptxkit.workload.choice.choose` takes another one.
+        blocks: of a product with the sizes m, n and k, the tile parameters that state how many rows and columns of the output a
+            CTA computes at a time, ``("BM", "BN")``. The tile then follows from a model where it expects another one to be much
+            faster than the preferred one (:mod:`ptxkit.workload.tiling`).
     """
 
     name: str
@@ -61,6 +64,7 @@ class Variant:
     source: str | None = None
     tolerance: StatedTolerance | None = None
     slower: Remark | None = None
+    blocks: tuple[str, str] | tuple[()] = ()
 
     @property
     def description(self) -> str:
@@ -245,6 +249,7 @@ def variant(
     source: str | None = None,
     tolerance: StatedTolerance | None = None,
     slower: Remark | None = None,
+    blocks: tuple[str, str] | tuple[()] = (),
 ) -> Callable[[Callable[..., Sequence[Launch]]], Variant]: ...
 
 
@@ -259,6 +264,7 @@ def variant(
     source: str | None = None,
     tolerance: StatedTolerance | None = None,
     slower: Remark | None = None,
+    blocks: tuple[str, str] | tuple[()] = (),
 ) -> Variant | Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declare a method of a :class:`Workload` as a variant; :class:`Variant` describes the arguments.
 
@@ -276,10 +282,12 @@ def variant(
     for name, offered in values.items():
         if not offered:
             raise DescriptionError(f"tile parameter {name} offers no values")
+    if blocks and not (isinstance(blocks, tuple) and len(blocks) == 2 and set(blocks) <= set(values)):
+        raise DescriptionError(f"blocks takes the names of two tile parameters, rows and columns, not {blocks!r}")
 
     def declare(method: Callable[..., Sequence[Launch]]) -> Variant:
         name = method.__name__
-        return Variant(name, method, values, tuple(requires), constraint, prefer, source, tolerance, slower)
+        return Variant(name, method, values, tuple(requires), constraint, prefer, source, tolerance, slower, blocks)
 
     return declare if function is None else declare(function)
 

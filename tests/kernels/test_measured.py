@@ -8,7 +8,7 @@ import pytest
 
 from ptxkit.kernels import measured as m
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts, reference_facts
+from ptxkit.targets.gpus import GPUS, DeviceFacts, reference_facts
 from ptxkit.workload import registry
 
 H200 = reference_facts("sm_90a")
@@ -44,7 +44,7 @@ def test_a_gpu_without_an_entry_takes_the_nearest_architecture_the_newer_of_two(
     assert m.measured(facts).gpu == expected
 
 
-@pytest.mark.parametrize("gpu", REFERENCE_GPUS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 def test_bytes_are_the_same_share_of_the_l2_cache(gpu):
     share = m.H200.resident_bytes / m.H200.l2_bytes
     assert m.resident_bytes(facts_of(gpu)) == pytest.approx(share * gpu.l2_bytes, abs=1)

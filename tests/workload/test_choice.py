@@ -10,16 +10,12 @@ from ptxkit import Launch, Work, Workload, variant
 from ptxkit.errors import UnavailableError
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts, find_gpu, target_of
-from ptxkit.workload import registry
-from ptxkit.workload.choice import MARGIN, choose, predicted
+from ptxkit.targets.gpus import GPUS, facts_of, find_gpu, target_of
+from ptxkit.workload import choice, registry
+from ptxkit.workload.choice import MARGIN, choose, forget, predicted, ranked, remembered
 from ptxkit.workload.resolve import resolve
 
 H200 = find_gpu("NVIDIA H200")
-
-
-def facts(gpu):
-    return DeviceFacts(gpu.name, target_of(gpu), gpu.sms, gpu.l2_bytes, gpu.name)
 
 
 class Steps(Workload):
@@ -152,12 +148,51 @@ def test_fixed_tile_parameters_are_kept():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(REFERENCE_GPUS), st.sampled_from(["softmax", "rmsnorm", "layernorm_backward"]), st.data())
+@given(st.sampled_from(GPUS), st.sampled_from(["softmax", "rmsnorm", "layernorm_backward"]), st.data())
 def test_every_documented_gpu_has_a_choice_with_a_finite_prediction(gpu, name, data):
     rows, cols = data.draw(st.integers(1, 10**6)), data.draw(st.integers(1, 10**5))
-    workload = registry.get(name)(rows=rows, cols=cols).on(facts(gpu))
+    workload = registry.get(name)(rows=rows, cols=cols).on(facts_of(gpu))
     choice = choose(workload, target=target_of(gpu))
     assert choice.gpu == gpu.name
     assert choice.option in choice.options
     assert 0 < choice.option.terms.total < float("inf")
     assert choice.to_json()["predicted_us"]["total"] == choice.option.terms.total
+
+
+def test_a_choice_is_remembered_for_equal_workloads(monkeypatch):
+    device = EmulatedDevice()
+    workload = registry.get("saxpy")(n=1 << 20)
+    forget()
+    first = remembered(workload, device)
+    monkeypatch.setattr("ptxkit.workload.choice.choose", lambda *given: pytest.fail("searched again"))
+    assert remembered(workload, device) is first
+    assert remembered(registry.get("saxpy")(n=1 << 20), device) is first
+    with pytest.raises(pytest.fail.Exception):
+        remembered(registry.get("saxpy")(n=1 << 21), device)
+    forget()
+    with pytest.raises(pytest.fail.Exception):
+        remembered(workload, device)
+
+
+def test_choices_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr("ptxkit.workload.choice.KEPT", 3)
+    monkeypatch.setattr("ptxkit.workload.choice.choose", lambda workload, device: workload.n)
+    forget()
+    device, kernel = EmulatedDevice(), registry.get("saxpy")
+    workloads = [kernel(n=n) for n in range(1, 9)]
+    assert [remembered(w, device) for w in workloads] == list(range(1, 9))
+    assert len(choice._by_object) == len(choice._by_value) == 3
+    forget()
+
+
+@pytest.mark.parametrize("name", ["matmul_mma", "rmsnorm", "add_gelu"])
+def test_the_candidates_begin_with_the_choice_and_launch_different_things(name):
+    kernel = registry.get(name)
+    workload = kernel.make((), None, small=True)
+    options = ranked(workload, 5, EmulatedDevice(), Target.parse("sm_90a"))
+    first = choose(workload, EmulatedDevice(), Target.parse("sm_90a"))
+    assert (options[0].name, dict(options[0].resolved.tile)) == (first.variant, first.tile)
+    assert len(options) == len({repr((o.resolved.programs, o.resolved.launches)) for o in options}) <= 5
+    assert {o.name for o in options} > {first.variant}
+    named = ranked(workload, 3, EmulatedDevice(), Target.parse("sm_90a"), variants=[first.options[0].name])
+    assert {o.name for o in named} == {first.options[0].name}

@@ -16,6 +16,7 @@ from ptxkit.kernels.elementwise.elementwise import (
     launch,
     preferred,
     scalar,
+    slower_than_scalar,
     usable,
 )
 from ptxkit.kernels.elementwise.elementwise import activation as exact_activation
@@ -67,7 +68,7 @@ class AddActivation(Workload):
         """One launch, one element per thread."""
         return [scalar("add_activation_fused", self.n, ("x", "residual", "out", self.n), self.types)]
 
-    @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
+    @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2), slower=slower_than_scalar)
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, several in flight per thread."""
         args = ("x", "residual", "out", self.n)

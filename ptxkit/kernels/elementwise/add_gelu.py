@@ -17,6 +17,7 @@ from ptxkit.kernels.elementwise.elementwise import (
     launch,
     preferred,
     scalar,
+    slower_than_scalar,
     usable,
 )
 
@@ -61,7 +62,7 @@ class AddGelu(Workload):
         """One launch, one element per thread."""
         return [scalar("add_gelu_fused", self.n, ("x", "y", "out", self.n), (ELEMENTS[self.dtype][0],))]
 
-    @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
+    @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2), slower=slower_than_scalar)
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, several in flight per thread."""
         args = ("x", "y", "out", self.n)

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Work, Workload, uniform, variant
-from ptxkit.kernels.elementwise.elementwise import TILE, framework, launch, preferred, scalar, usable
+from ptxkit.kernels.elementwise.elementwise import (
+    TILE,
+    framework,
+    launch,
+    preferred,
+    scalar,
+    slower_than_scalar,
+    usable,
+)
 
 
 def elements(w: AddMulExp) -> int:
@@ -50,7 +58,7 @@ class AddMulExp(Workload):
         """One launch, one element per thread."""
         return [scalar("add_mul_exp_fused", self.n, ("x", "y", "out", self.n))]
 
-    @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
+    @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2), slower=slower_than_scalar)
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, several in flight per thread."""
         return [launch("add_mul_exp_vectorized", self.n, "f32", ("x", "y", "out", self.n), t)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels.elementwise.elementwise import slower_than_scalar
 
 
 class Saxpy(Workload):
@@ -32,7 +33,7 @@ class Saxpy(Workload):
         args = ("a", "x", "y", self.n)
         return [Launch("saxpy", cdiv(self.n, t.THREADS), t.THREADS, args, template=(t.THREADS,))]
 
-    @variant(tile={"THREADS": [256, 128, 512]})
+    @variant(tile={"THREADS": [256, 128, 512]}, slower=slower_than_scalar)
     def vectorized(self, t: Tile) -> list[Launch]:
         """Four elements per thread, in 128-bit accesses."""
         args = ("a", "x", "y", self.n)

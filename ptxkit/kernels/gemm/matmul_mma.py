@@ -144,12 +144,12 @@ class MatmulMma(Matmul):
             )
         ]
 
-    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
+    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred, blocks=("BM", "BN"))
     def step5_coalesced(self, t: Tile) -> list[Launch]:
         """The sums are stored through shared memory, 16 bytes per thread."""
         return self.pipelined(t, coalesced=True)
 
-    @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred_tma)
+    @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred_tma, blocks=("BM", "BN"))
     def step6_tma(self, t: Tile) -> list[Launch]:
         """TMA fills the ring; mbarriers instead of CTA barriers, so that warps may be stages apart; persistent CTAs."""
         return self.persistent(t)

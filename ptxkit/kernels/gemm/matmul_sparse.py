@@ -335,6 +335,7 @@ class MatmulSparse(Workload):
         },
         constraint=usable,
         prefer=preferred,
+        blocks=("BM", "BN"),
     )
     def step5_multicast(self, t: Tile) -> list[Launch]:
         """Clusters of two CTAs load each tile of a once; all tile parameters."""

@@ -274,7 +274,9 @@ class MicroTilingMatmul(Workload):
         """cp.async copies the next tile while this one is multiplied."""
         return self.pipelined(STEP_5)
 
-    @variant(tile=SPACE, constraint=usable, prefer=preferred("step6_warps"), requires=["cp.async"])
+    @variant(
+        tile=SPACE, constraint=usable, prefer=preferred("step6_warps"), requires=["cp.async"], blocks=("BM", "BN")
+    )
     def step6_warps(self, t: Tile) -> list[Launch]:
         """Compact warp tiles, several stages, CTAs in an order that shares tiles in L2."""
         return self.pipelined(t)
@@ -301,6 +303,7 @@ class MicroTilingMatmul(Workload):
         tile=STREAM_SPACE,
         constraint=stream_usable,
         prefer=preferred("step9_stream_k"),
+        blocks=("BM", "BN"),
         requires=["sm_90a"],
     )
     def step9_stream_k(self, t: Tile) -> list[Launch]:

@@ -1,0 +1,29 @@
+"""Operations take recorded winners first."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ptxkit.runtime.device import device
+from ptxkit.sweep.winners import record_of
+from ptxkit.torch.plan import chosen
+from ptxkit.workload import registry
+from ptxkit.workload.resolve import as_recorded, target_for
+from ptxkit.workload.tuned import store
+
+
+def test_a_winner_of_tune_precedes_the_other_candidates(monkeypatch, tmp_path):
+    monkeypatch.setenv("PTXKIT_CONFIG_DIR", str(tmp_path))
+    emulator, workload = device("emulator"), registry.get("saxpy")(n=4096)
+    candidates = [(workload, workload.variant(name)) for name in ("vectorized", "scalar")]
+    assert chosen(candidates, emulator).variant.name == "vectorized"
+    target = target_for(candidates[0][1], None)
+    bound = workload.on(emulator.facts_for(target))
+    resolved = as_recorded(target, bound, "scalar", {"THREADS": 512})
+    times = {"time_us": 1.0, "spread_us": 0.0, "samples": 20, "at": "2026-11-26T10:00:00+00:00"}
+    store.record(emulator.name, record_of(resolved, "variant", times, {}))
+    found = chosen(candidates, emulator)
+    assert (found.variant.name, found.tile) == ("scalar", {"THREADS": 512})
+    assert chosen(candidates[:1], emulator).variant.name == "vectorized"
