@@ -10,6 +10,7 @@ from ptxkit.emulator.instructions import (
     cp_async,
     load_store,
     misc,
+    multimem,
     warp,
 )
 from ptxkit.emulator.sync import mbarrier_instructions
@@ -34,6 +35,7 @@ __all__ = [
     "misc",
     "mma",
     "mma_kinds",
+    "multimem",
     "query",
     "surface",
     "tcgen05",

@@ -39,13 +39,11 @@ class Row:
         opcode: with choices.
         operands: with choices; ``$v`` stands for the value or vector of the opcode's type, ``$s`` for a scalar of it, ``$c``
             for the coordinates of a tensor, ``$o`` for its im2col offsets.
-        absent: the reason if the emulator has none of these; docs/emulator.md states it as well.
     """
 
     section: str
     opcode: str
     operands: str = ""
-    absent: str = ""
 
     def statements(self, opcodes: Iterable[str]) -> Iterator[str]:
         """Every instruction with one of the row's opcodes."""
@@ -103,9 +101,65 @@ _ANY = "{|.shared|.shared::cta|.shared::cluster}"
 _CTA = "{|.shared|.shared::cta}"
 _LOADED = "cp.async.bulk.tensor"
 
-_MULTIMEM = "multicast objects span several GPUs"
+_PLACES = {
+    "1d": "{%r1}", "a1d": "{%r1, %r2}", "2d": "{%r1, %r2}", "3d": "{%r1, %r2, %r3, %r4}", "a2d": "{%r1, %r2, %r3, %r4}",
+    "cube": "{%r1, %r2, %r3, %r4}", "acube": "{%r1, %r2, %r3, %r4}",
+}  # fmt: skip
+_GRADIENTS = {
+    "1d": "{%f3}", "a1d": "{%f3}", "2d": "{%f3, %f4}", "a2d": "{%f3, %f4}", "3d": "{%f3, %f4, %f5, %f6}",
+    "cube": "{%f3, %f4, %f5, %f6}", "acube": "{%f3, %f4, %f5, %f6}",
+}  # fmt: skip
+_FLAT = ("1d", "a1d", "2d", "3d", "a2d")
+
+
+def _texture_rows() -> Iterator[Row]:
+    """tex, tld4 and the surface instructions with as many coordinates as each geometry has."""
+    results = {
+        ".v4.f32": "{%f8, %f9, %f10, %f11}",
+        ".v4{.u32|.s32}": "{%r8, %r9, _, %r11}",
+        ".v4.f16": "{%h8, %h9, %h10, %h11}",
+        ".v2.f16x2": "{%r8, %r9}",
+        ".v4.f16x2": "{%r8, %r9, %r10, %r11}",
+        ".v2.f32": "{%f8, %f9}",
+    }
+    for geometry, place in _PLACES.items():
+        for vec, result in results.items():
+            yield Row("tex", f"tex{{|.base}}.{geometry}{vec}{{.f32|.s32}}", f"{result}{{|§%p1}}, [%rd0, {place}]")
+        quad = f"{results['.v4.f32']}, [%rd0, {place}]"
+        yield Row("tex", f"tex.level.{geometry}.v4.f32{{.f32|.s32}}", f"{quad}, {{%r3|0}}")
+        yield Row("tex", f"tex.grad.{geometry}.v4.f32.f32", f"{quad}, {_GRADIENTS[geometry]}, {_GRADIENTS[geometry]}")
+        yield Row("tld4", f"tld4{{.r|.g|.b|.a}}.{geometry}.v4.f32.f32", quad)
+    yield Row("tex", "tex{|.base}.2d.v4.f32.f32", "{%f8, %f9, %f10, %f11}, [%rd0, {%f1, %f2}], {4, -8}")
+    yield Row("tex", "tex.3d.v4.f32.f32", "{%f8, %f9, %f10, %f11}, [%rd0, {%f1, %f2, %f3, %f4}], {4, -8, 7, 0}")
+    yield Row("tex", "tex.1d.v4.f32.s32", "{%f8, %f9, %f10, %f11}, [%rd0, %r1]")
+    yield Row("tex", "tex.3d.v4.f32.f32", "{%f8, %f9, %f10, %f11}, [%rd0, {%f1, %f2, %f3}]")
+    yield Row("tld4", "tld4.g.2d.v4{.f32|.u32|.s32}.f32", "{%r8, %r9, %r10, %r11}, [%rd0, {%f1, %f2}], {1, 2}")
+    yield Row("txq", "txq{.width|.height|.depth}.b32", "%r8, [%rd0]")
+    yield Row("txq", "txq.level{.width|.height|.depth}.b32", "%r8, [%rd0], {%r1|2}")
+    yield Row("istypep", "istypep{.texref|.samplerref|.surfref}", "%p1, {%rd0|%r0}")
+    yield Row("suq", "suq{.width|.height|.depth}.b32", "%r8, [%rd0]")
+    for geometry in _FLAT:
+        place = f"[%rd0, {_PLACES[geometry]}]"
+        for count in (1, 2, 4):
+            for letter, types in (("h", "{.b8|.b16}"), ("r", ".b32"), ("rd", ".b64")):
+                vec = f".v{count}" if count > 1 else ""
+                value = ", ".join(f"%{letter}{8 + k}" for k in range(count))
+                value = "{" + value + "}" if count > 1 else value
+                clamp = "{.trap|.clamp|.zero}"
+                yield Row("suld", f"suld.b.{geometry}{{|.ca|.cg|.cs|.cv}}{vec}{types}{clamp}", f"{value}, {place}")
+                yield Row("sust", f"sust.b.{geometry}{{|.wb|.cg|.cs|.wt}}{vec}{types}{clamp}", f"{place}, {value}")
+                yield Row("sust", f"sust.p.{geometry}{{|.cs}}{vec}{types}{clamp}", f"{place}, {value}")
+    for geometry in ("1d", "2d", "3d"):
+        place = f"[%rd0, {_PLACES[geometry]}]"
+        yield Row("sured", f"sured.b{{.add|.min|.max}}.{geometry}{{.u32|.s32}}{{.trap|.clamp|.zero}}", f"{place}, %r8")
+        yield Row("sured", f"sured.b{{.and|.or}}.{geometry}.b32{{.trap|.clamp|.zero}}", f"{place}, %r8")
+        yield Row("sured", f"sured.b{{.min|.max}}.{geometry}{{.u64|.s64}}{{.trap|.clamp|.zero}}", f"{place}, %rd8")
+        yield Row("sured", f"sured.p{{.add|.min|.max|.and|.or}}.{geometry}.b32{{.trap|.clamp|.zero}}", f"{place}, %r8")
+        yield Row("sured", f"sured.p{{.min|.max}}.{geometry}.b64{{.trap|.clamp|.zero}}", f"{place}, %rd8")
+
 
 ROWS = (
+    *_texture_rows(),
     # loads and stores
     Row("ld", f"ld{{|.weak}}{_LD}{{|.ca|.cg|.cs|.lu|.cv}}{HINT}{SIZE}{VECTOR}{WITH_B128}", f"$v, [%rd0]{POLICY}"),
     Row("ld", f"ld{{|.weak}}{_LD}{L1}{L2}{HINT}{SIZE}{VECTOR}{WITH_B128}", f"$v, [%rd0]{POLICY}"),
@@ -495,21 +549,31 @@ ROWS = (
     Row("trap", "{trap|brkpt|exit|ret}"),
     Row(
         "multimem",
-        f"multimem.ld_reduce{{|.weak|.relaxed.gpu|.acquire.sys}}{{|.global}}{{.min|.max|.add|.and|.or|.xor}}{_INTEGERS}",
+        "multimem.ld_reduce{|.weak|.relaxed.gpu|.acquire.sys|.acquire|.weak.gpu}{|.global}"
+        f"{{.min|.max|.add|.and|.or|.xor}}{_INTEGERS}",
         "$v, [%rd0]",
-        absent=_MULTIMEM,
     ),
     Row(
         "multimem",
-        f"multimem.st{{|.weak|.relaxed.gpu|.release.sys}}{{|.global}}{_INTEGERS}",
+        "multimem.ld_reduce{|.weak|.relaxed.gpu}{|.global}{.min|.max|.add|.and}{|.acc::f32|.acc::f16}{|.v2|.v4|.v8}"
+        "{.f16|.f16x2|.bf16|.bf16x2|.f32|.f64}",
+        "$v, [%rd0]",
+    ),
+    Row("multimem", f"multimem.st{{|.weak|.relaxed.gpu|.release.sys|.release}}{{|.global}}{_INTEGERS}", "[%rd0], $v"),
+    Row(
+        "multimem",
+        "multimem.st{|.weak|.release.cta}{|.global}{|.v2|.v4|.v8}{.f16|.f16x2|.bf16|.bf16x2|.f32|.f64}",
         "[%rd0], $v",
-        absent=_MULTIMEM,
     ),
     Row(
         "multimem",
-        f"multimem.red{{|.relaxed.gpu|.release.sys}}{{|.global}}{{.min|.max|.add|.and|.or|.xor}}{_INTEGERS}",
+        f"multimem.red{{|.relaxed.gpu|.release.sys|.release}}{{|.global}}{{.min|.max|.add|.and|.or|.xor}}{_INTEGERS}",
         "[%rd0], $v",
-        absent=_MULTIMEM,
+    ),
+    Row(
+        "multimem",
+        "multimem.red{|.relaxed.gpu}{|.global}{.min|.add}{|.v2|.v4|.v8}{.f16|.f16x2|.bf16|.bf16x2|.f32|.f64}",
+        "[%rd0], $v",
     ),
     Row(
         "clusterlaunchcontrol",

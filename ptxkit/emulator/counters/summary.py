@@ -68,6 +68,8 @@ def classify(opcode: str) -> str:
     name, last = parts[0], parts[-1]
     if name == "cp" or parts[:2] in (["st", "async"], ["red", "async"]):
         return "async.copy"
+    if name == "multimem":
+        return f"{_MULTIMEM[parts[1]]}.global"
     if name in ("ld", "ldu", "st", "atom", "red"):
         space = next(
             (
@@ -183,9 +185,14 @@ def summarize(code: CountedCode, tallies: list[Tally]) -> tuple[Counters, list[L
 _ACTIONS = {"ld": "load", "ldu": "load", "ldmatrix": "load", "st": "store", "stmatrix": "store", "cp": "copy"}
 
 
+_MULTIMEM = {"ld_reduce": "load", "st": "store", "red": "atomic"}
+
+
 def _action(opcode: str) -> str:
     """Whether an instruction loads, stores, copies, or updates memory atomically."""
     name, *parts = opcode.split(".")
+    if name == "multimem":
+        return _MULTIMEM[parts[0]]
     return parts[0] if name == "wmma" else _ACTIONS.get(name, "atomic")
 
 

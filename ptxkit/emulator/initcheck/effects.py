@@ -206,6 +206,13 @@ def _matrix_rows(
     return [shadow(b, origin) for b in bits]
 
 
+@rule("multimem")
+def _multimem(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
+    """multimem on one device: a load, a store or a reduction."""
+    as_rule = {"ld_reduce": _load, "st": _st, "red": _RULES["red"]}[w.parts[0]]
+    return as_rule(check, w, x, values, sources)
+
+
 @rule("tex", "tld4", "txq", "istypep", "suld", "suq", "sust", "sured")
 def _texels(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """Textures and surfaces: no operand may be undefined; their texels count as initialised."""

@@ -9,6 +9,7 @@ from ptxkit.emulator.instructions.moves import bind_move
 from ptxkit.emulator.lowering.named_addresses import check_spaces, with_space
 from ptxkit.emulator.lowering.requirements import check_version
 from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.simt.absent import reason_for
 from ptxkit.emulator.simt.blocks import Terminator
 from ptxkit.emulator.simt.opcode_patterns import CARRY, CARRY_TYPE, Form
 from ptxkit.emulator.simt.step import Binding, Gated, Step, Typed
@@ -83,7 +84,7 @@ def _bind(
         return None, bind_move(i, where, function)
     found = lookup(i.opcode)
     if found is None:
-        raise UnsupportedError(str(where))
+        raise UnsupportedError(f"{where}{reason_for(i.opcode)}")
     entry, form = found
     if entry.kind == "alu":
         # whether the instruction has a second destination: otherwise setp need not compute the complement

@@ -39,6 +39,10 @@ _NAMES = tuple(
         r"st\.bulk",
         r"shf\.[lr]",
         r"wmma\.(load\.[abc]|store\.d|mma)",
+        r"tex\.(base|level|grad)",
+        r"txq\.level",
+        r"suld\.b",
+        r"(sust|sured)\.[bp]",
         r"\w+",
     )
 )

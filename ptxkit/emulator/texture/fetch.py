@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.memory.footprint import READ
+from ptxkit.emulator.simt.absent import DEPTH, MULTI_SAMPLE, OFFSETS, WHOLE_GRADIENTS
 from ptxkit.emulator.simt.step import PRED, S32, Binding, Step, Typed, result_tuple
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
@@ -20,7 +21,6 @@ from ptxkit.isa.model import Immediate, Operand, Vector
 from ptxkit.isa.types import TYPES
 
 _GRADIENTS = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 3, "acube": 3}
-_OFFSET_LIMITS = -8, 7
 
 
 class _Fetch:
@@ -28,7 +28,7 @@ class _Fetch:
 
     def __init__(self, b: Binding, geometry: str, real: bool, mip: str = "") -> None:
         if geometry in ("2dms", "a2dms"):
-            raise b.fail("CUDA has no multi-sample textures")
+            raise b.fail(MULTI_SAMPLE.reason)
         if geometry in ("cube", "acube") and not real:
             raise b.fail(f".{geometry} takes float coordinates")
         self.b, self.geometry, self.real, self.mip = b, geometry, real, mip
@@ -37,19 +37,25 @@ class _Fetch:
         rest = list(b.operands[2:])
         self.extra: tuple[Typed, ...] = ()
         if mip == "level":
-            self.extra = ((self._next(rest, "a level"), F32 if real else S32),)
+            level = self._next(rest, "a level")
+            if real and isinstance(level, Immediate) and isinstance(level.value, int) and not level.width:
+                raise b.fail(f"the level {level} is not a float")
+            self.extra = ((level, F32 if real else S32),)
         elif mip == "grad":
             if not real:
-                raise b.fail(".grad takes float coordinates")
+                raise b.fail(WHOLE_GRADIENTS.reason)
             n = _GRADIENTS[geometry]
             for _ in range(2):
-                items = b.elements(self._next(rest, "a gradient"))
+                gradient = self._next(rest, "a gradient")
+                if not isinstance(gradient, Vector):
+                    raise b.fail(f"a gradient is a vector, not {gradient}")
+                items = gradient.items
                 if len(items) not in ((n, 4) if n < 3 else (4,)):
                     raise b.fail(f"a gradient of {len(items)} numbers for .{geometry}")
                 self.extra += tuple((item, F32) for item in items[:n])
         self.offsets = self._offsets(rest)
         if rest:
-            raise b.fail("a depth comparison needs a sampler that compares, which CUDA does not have")
+            raise b.fail(DEPTH.reason)
 
     def _next(self, rest: list[Operand | None], what: str) -> Operand | None:
         if not rest:
@@ -62,16 +68,13 @@ class _Fetch:
         items = self.b.elements(rest.pop(0))
         if self.geometry in ("cube", "acube"):
             raise self.b.fail(f".{self.geometry} takes no offsets")
-        values = []
-        for item in items[: _GRADIENTS[self.geometry]]:
-            if not isinstance(item, Immediate):
-                raise self.b.fail("offsets in registers are not emulated; they must be constants")
-            values.append(int(item.value))
-        if len(values) < _GRADIENTS[self.geometry] or not all(
-            _OFFSET_LIMITS[0] <= v <= _OFFSET_LIMITS[1] for v in values
-        ):
-            raise self.b.fail(f"offsets are {_GRADIENTS[self.geometry]} numbers from -8 to 7")
-        return tuple(values)
+        values = [int(item.value) for item in items if isinstance(item, Immediate) and -8 <= item.value <= 7]
+        if len(values) < len(items):
+            raise self.b.fail(OFFSETS.reason)
+        count = _GRADIENTS[self.geometry]
+        if len(items) not in ((count, 4) if count == 3 else (count,)):
+            raise self.b.fail(f"{len(items)} offsets for .{self.geometry}, which takes {count}")
+        return tuple(values[:count])
 
     @property
     def sources(self) -> tuple[Typed, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Lanes, Mask, Results
+from ptxkit.emulator.simt.absent import SAMPLER
 from ptxkit.emulator.simt.step import S32, U32, U64, Binding, Typed
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.texture.texels import GEOMETRIES, TexelObject
@@ -46,7 +47,7 @@ class ObjectOperand:
         if geometry and not coordinates and len(operand.extra) == 1:
             coordinates = operand.extra  # a single coordinate may stand without braces
         elif operand.extra:
-            raise b.fail("an explicit sampler needs .target texmode_independent, which CUDA's objects do not have")
+            raise b.fail(SAMPLER.reason)
         if geometry and len(coordinates) not in _WRITTEN[geometry]:
             wanted = " or ".join(map(str, _WRITTEN[geometry]))
             raise b.fail(f"{len(coordinates)} coordinates for .{geometry}, which takes {wanted}")

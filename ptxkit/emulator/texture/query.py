@@ -64,6 +64,9 @@ def _suq(b: Binding) -> Step:
 @effect("istypep.<type>", type="texref samplerref surfref")
 def _istypep(b: Binding) -> Step:
     wanted = b.form["type"]
+    declared = b.register_type(b.operands[1])
+    if declared is not None and declared.bits != 64:
+        raise b.fail(f"a {declared.bits}-bit register as a handle")
 
     def call(x: Group, handles: Lanes) -> Lanes:
         table = x.wave.launch.machine.texel_objects

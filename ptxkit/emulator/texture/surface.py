@@ -169,7 +169,9 @@ def _sust_b(b: Binding) -> Step:
     return Step(call, (*access.object.sources, *_stored(b, count)))
 
 
-@effect("sust.p.<geom>{.<vec>}.<t>.<clamp>", geom="1d 2d 3d", vec="v2 v4", t="b32", clamp=_CLAMP)
+@effect(
+    "sust.p.<geom>{.<cop>}{.<vec>}.<t>.<clamp>", geom=_GEOMETRY, cop="wb cg cs wt", vec="v2 v4", t="b32", clamp=_CLAMP
+)
 def _sust_p(b: Binding) -> Step:
     """Formatted stores: 32-bit components become those of the surface, and components that are not given become 0."""
     count = int(b.form["vec"][1:]) if b.form["vec"] else 1
