@@ -3,7 +3,7 @@
 The kind of a tensor is what torch.compile's guards compare: class, type, device, shape, strides, whether it requires a
 gradient, and the keys of torch's dispatcher that apply to it in the current state of the thread, so that a call under autocast
 or in a transform of torch.func is another kind. One function of torch compares all tensors of a call
-(``torch._C._dynamo.guards.TensorGuards``). Where torch does not have it, no call is kept.
+(``torch._C._dynamo.guards.TensorGuards``). Where torch does not have it, or it compares less, no call is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,20 @@ KEPT_KINDS = 8
 
 Compute = Callable[[Sequence[torch.Tensor], "int | None"], list[torch.Tensor]]
 
-_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+
+def _working(guards: Any) -> Any:
+    """torch's class of guards, if it compares what this module relies on; else None, so that no call is kept."""
+    probe = torch.empty(2, 3, device="cpu")
+    others = (torch.empty(3, 3), probe.double(), torch.empty(3, 2).t(), probe.clone().requires_grad_())
+    try:
+        check = guards(probe, dynamic_dims_sizes=[[2, 3]], dynamic_dims_strides=[[3, 1]]).check
+        works = check(probe) and not any(check(other) for other in others)
+    except (AttributeError, TypeError, SystemError, RuntimeError):  # of another version of torch
+        return None
+    return guards if works else None
+
+
+_Guards: Any = _working(getattr(torch._C._dynamo.guards, "TensorGuards", None))
 
 
 class Call:

@@ -164,3 +164,21 @@ def test_the_gradient_without_dropout_is_the_gradient_of_the_result(quick):
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
     assert quick == ["bias_dropout_residual"]
+
+
+class Refuses:
+    def __init__(self, *tensors):
+        raise TypeError
+
+
+class AcceptsAll:
+    def __init__(self, *tensors, **options):
+        pass
+
+    def check(self, *tensors):
+        return True
+
+
+@pytest.mark.parametrize("guards", [None, Refuses, AcceptsAll])
+def test_guards_that_compare_less_are_not_used(guards):
+    assert recent._working(guards) is None
