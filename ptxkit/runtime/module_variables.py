@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class ModuleGlobals(Mapping[str, DeviceArray]):
 
     A name is the mangled one, the qualified one (``ns::table``) or the last part of it (``table``) if that is unique. Scalars
     have the type of the PTX and the shape (). Arrays and structures are bytes in the PTX of NVRTC: ``.view(dtype, shape)``
-    gives them their type. ``copy_from`` writes, ``numpy`` reads.
+    gives them their type. ``copy_from`` or an assignment writes, ``numpy`` reads.
 
     Args:
         memory: the device.
@@ -83,6 +83,22 @@ class ModuleGlobals(Mapping[str, DeviceArray]):
         address, _ = found
         shape = variable.shape if variable.vector == 1 else (*variable.shape, variable.vector)
         return DeviceArray.at(self._memory, address, shape, variable.type.dtype, plain(variable.name), self)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Write the variable: an array of its size in bytes, or for a scalar a number that its type holds.
+
+        Raises:
+            UsageError: as for reading; the size is another one, or the scalar cannot hold the number.
+        """
+        variable = self[name]
+        if isinstance(value, (int, float, np.number)) and variable.shape == ():
+            kind = np.min_scalar_type(value)
+            if not np.can_cast(kind, variable.dtype, "same_kind") or (
+                kind.kind in "iu" and kind.itemsize > variable.dtype.itemsize
+            ):
+                raise UsageError(f"{name!r} is {variable.dtype} and cannot hold {value!r}")
+            value = np.array(value, variable.dtype)
+        variable.copy_from(value)
 
     def _resolve(self, name: object) -> str:
         if isinstance(name, str):

@@ -143,14 +143,16 @@ class _Reader:
             return "struct", None, True
         if v.ptr is not None:
             return "pointer", None, True
-        if v.type.kind in ("f", "s"):
-            return ("float" if v.type.kind == "f" else "int"), v.type.dtype, True
-        if v.bytes == 8:
+        if v.type.kind == "f":
+            return "float", v.type.dtype, True
+        if v.bytes == 8:  # some compilers declare pointers as signed
             sure, unsure = self.addresses
             if v.name in sure:
                 return "pointer", None, True
             if v.name in unsure:
                 return "word", None, True
+        if v.type.kind == "s":
+            return "int", v.type.dtype, True
         if v.type.kind == "b":
             return "bits", None, False
         # compilers write .u32 for int, too

@@ -45,8 +45,8 @@ def test_variables_have_their_initial_values(module):
 def test_what_is_written_the_kernel_reads_and_back(module):
     table = module.globals["table"].view(np.int32, (2, 4))
     table.copy_from(np.arange(8, dtype=np.int32).reshape(2, 4))
-    module.globals["factors"].copy_from(np.full(4, 2, np.float32))
-    module.globals["scalar"].copy_from(np.float64(100))
+    module.globals["factors"] = np.full(4, 2, np.float32)
+    module.globals["scalar"] = 100
     module.globals["one::shared_name"].copy_from(np.int32(1000))
     y = np.zeros(4, np.float32)
     module["k"](y, grid=1, block=4)
@@ -86,3 +86,13 @@ def test_a_value_of_another_size_is_refused(module):
 def test_freeing_a_variable_leaves_it(module):
     module.globals["own"].free()
     assert module.globals["own"].numpy() == 11
+
+
+def test_what_does_not_fit_a_variable_is_refused(module):
+    for name, value, message in (
+        ("factors", np.zeros(3, np.float32), "12 bytes do not fill"),
+        ("factors", 3, "bytes do not fill"),
+        ("missing", 3, "there is no variable 'missing'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            module.globals[name] = value

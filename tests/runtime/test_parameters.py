@@ -72,6 +72,7 @@ N = "ld.param.u64 %d2, [n];"
         (f"{X} mad.wide.u32 %d3, %r1, 4, %d1; red.global.add.f32 [%d3], %f1;", "pointer", "int"),
         (f"{X} mov.b64 %d3, %d1; L: ld.global.f32 %f1, [%d4]; add.s64 %d4, %d3, 4; @%p bra L;", "pointer", "int"),
         (f"{X} {N} add.s64 %d3, %d1, %d2; ld.global.f32 %f1, [%d3];", "word", "word"),
+        (f"{X} {N} tex.1d.v4.f32.s32 {{%f1, %f1, %f1, %f1}}, [%d1, {{%r1}}];", "int", "int"),
         (f"{X} {N} shl.b64 %d4, %d2, 2; add.s64 %d3, %d1, %d4; ld.global.f32 %f1, [%d3];", "pointer", "int"),
         (f"{X} {N} setp.gt.u64 %p, %d1, %d2;", "int", "int"),
         (f"{X} {N} add.s64 %d3, %d1, %d2; ld.global.f32 %f1, [%d3]; ld.global.f32 %f1, [%d1];", "pointer", "word"),
@@ -81,6 +82,13 @@ N = "ld.param.u64 %d2, [n];"
 def test_what_the_code_uses_as_an_address_is_a_pointer(body, x, n):
     found = of(".param .u64 x, .param .u64 n", body)
     assert [p.kind for p in found] == [x, n]
+
+
+@pytest.mark.parametrize("declared", [".s64", ".b64", ".u64"])
+def test_an_address_is_a_pointer_however_it_is_declared(declared):
+    body = f"ld.param{declared} %d1, [x]; ld.param{declared} %d2, [n]; st.global.u32 [%d1], %r1;"
+    found = of(f".param {declared} x, .param {declared} n", body)
+    assert [p.kind for p in found] == ["pointer", "bits" if declared == ".b64" else "int"]
 
 
 def test_an_address_handed_to_a_function_may_be_one():
