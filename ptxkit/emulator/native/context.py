@@ -47,6 +47,7 @@ class Field(IntEnum):
     DIVERGENT = auto()  # int64 by instruction
     UNWRITTEN = auto()  # int64 by instruction
     TRAFFIC = auto()  # int64 by site and space: lanes, units, wavefronts, conflicts
+    MEMORY = auto()  # int64 by site and space: the addresses of its last access, as offsets, and their counts
     COUNTING = auto()  # whether traffic is counted
     CALLBACK = auto()  # int32 (context, segment, first active row): executes a segment by numpy
     SIZE = auto()

@@ -11,7 +11,7 @@ from typing import Any
 
 _LOCK = threading.Lock()  # llvmlite's own state is shared
 OPTIMISATION = 1
-"""LLVM's level. Level 2 takes twice as long and makes code that is hardly faster."""
+"""LLVM's level for generating code."""
 
 
 @cache
@@ -50,10 +50,14 @@ class Compiled:
             module = llvm.parse_assembly(text)
             module.triple = machine.triple
             module.data_layout = str(machine.target_data)
+            # a few passes: LLVM's own pipelines take ten times as long, and gain little for code without inner loops
+            passes = llvm.create_new_module_pass_manager()
+            passes.add_always_inliner_pass()
+            passes.add_sroa_pass()
+            passes.add_instruction_combine_pass()
+            passes.add_simplify_cfg_pass()
             options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
-            options.loop_vectorization = options.slp_vectorization = False  # lanes are chosen by masks
-            builder = llvm.create_pass_builder(machine, options)
-            builder.getModulePassManager().run(module, builder)
+            passes.run(module, llvm.create_pass_builder(machine, options))
             self._engine = llvm.create_mcjit_compiler(module, machine)
             self._engine.finalize_object()
             address = self._engine.get_function_address("run")

@@ -37,7 +37,7 @@ class NativeFunction:
     Attributes:
         places: where its registers are.
         blocks: the blocks that have machine code.
-        touched: the registers that these read or write, and their bit set.
+        touched: the registers that these read or write, and their bit set; ``written``: those that they write.
         sizes: number of an access -> bytes of a lane.
     """
 
@@ -48,6 +48,7 @@ class NativeFunction:
     runs: Mapping[int, StraightRun]
     touched: tuple[int, ...]
     touched_bits: int
+    written: tuple[int, ...]
     sizes: Mapping[int, int]
     _numpy: dict[int, Numpy] = field(default_factory=dict)
 
@@ -105,9 +106,10 @@ class NativeProgram:
             runs = [self.runs[b] for b in wanted]
             places = Places(code, self.layout) if old is None else old.places
             translation = translate(runs, places)
-            touched = 0
+            touched = written = 0
             for run in runs:
                 touched |= run.block.registers
+                written |= run.block.written
             made = NativeFunction(
                 code,
                 places,
@@ -116,6 +118,7 @@ class NativeProgram:
                 {run.block.index: run for run in runs},
                 tuple(members(touched)),
                 touched,
+                tuple(members(written)),
                 {a.number: a.size for s in translation.segments for a in s.accesses},
             )
             self.functions[code.entry] = made

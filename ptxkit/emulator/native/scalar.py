@@ -257,6 +257,21 @@ def _root(m: re.Match[str]) -> Emit:
     return emit
 
 
+@_rule(r"(rcp|sqrt|rsqrt)\.approx\.f32")
+def _approximate(m: re.Match[str]) -> Emit:
+    """As numpy computes them: exactly rounded in f64, and then to f32."""
+
+    def emit(t: Text, v: Sequence[str]) -> list[str]:
+        out = t.value(f"fpext float {t.floating(v[0], 32)} to double")
+        if m[1] != "rcp":
+            out = t.value(f"call double @llvm.sqrt.f64(double {out})")
+        if m[1] != "sqrt":
+            out = t.value(f"fdiv double 1.0, {out}")
+        return [_with_nans(t, 32, t.value(f"fptrunc double {out} to float"), v)]
+
+    return emit
+
+
 @_rule(r"(neg|abs)\.f(32|64)")
 def _magnitude(m: re.Match[str]) -> Emit:
     bits = int(m[2])

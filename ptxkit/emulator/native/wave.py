@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.counters.tally import UNWRITTEN
-from ptxkit.emulator.memory.allocations import POISON, Allocation
+from ptxkit.emulator.memory.allocations import POISON, Allocation, poison
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.native import context
 from ptxkit.emulator.native.context import NOWHERE, SPACES, Field, Status
@@ -33,7 +33,8 @@ HOT = 16
 """Executions of a block after which it is worth compiling."""
 
 AFTER_S = 0.2
-"""Seconds that a wave must have taken before anything is compiled, so that short launches never pay for LLVM."""
+"""Seconds of the thread's processor time that a wave must have taken before anything is compiled, so that short launches never
+pay for LLVM."""
 
 WORK = 1 << 21
 """Thread blocks (lanes times blocks) after which machine code returns, so that a launch can be stopped."""
@@ -74,23 +75,24 @@ class Storage:
     def take(self, frame: Frame, touched: tuple[int, ...]) -> None:
         """Let the frame's registers be in this storage."""
         registers, current, views = frame.registers, self.current, self.views
+        poisons = bool(frame.function.undefined)  # else every register is written before it is read
         for k in touched:
             value = registers[k]
             if value is current[k] and value is not None:
                 continue
             view = views[k]
-            if value is None:
-                view[...] = True if view.dtype.kind == "b" else np.frombuffer(bytes([POISON]) * view.itemsize, view.dtype)[0]
-            else:
+            if value is not None:
                 view[...] = value
+            elif poisons:
+                view[...] = poison(view.dtype)
             registers[k] = current[k] = view
         frame.owned = [True] * len(registers)
         frame.dirty = True
 
-    def give(self, frame: Frame, touched: tuple[int, ...]) -> None:
+    def give(self, frame: Frame, written: tuple[int, ...]) -> None:
         """New views for the frame, because address patterns of the old ones are remembered by their identity."""
         registers, current, views = frame.registers, self.current, self.views
-        for k in touched:
+        for k in written:
             registers[k] = current[k] = views[k].view()
 
 
@@ -100,7 +102,7 @@ class NativeWave:
     def __init__(self, wave: HostWave, program: NativeProgram) -> None:
         self.wave = wave
         self.program = program
-        self.began = time.perf_counter()
+        self.began = time.thread_time()
         self.compiled_s = 0.0
         self.visits = [0] * len(wave.blocks)
         count = len(wave.launch.code.instructions)
@@ -120,12 +122,15 @@ class NativeWave:
         self.unwritten = np.zeros(count, np.int64)
         self.hints = np.zeros(count, np.int64)
         self.traffic = np.zeros((count, len(SPACES), 4), np.int64)
+        self.memory = np.zeros((count * len(SPACES), 36), np.int64)
         self.sizes: dict[int, int] = {}
         self.table: tuple[Allocation, ...] = ()
+        self.marked: tuple[bool, ...] = ()  # allocations to which undefined bytes were copied
         self.arrays: list[NDArray[np.generic]] = []
         self.storages: dict[int, Storage] = {}
         self.free: dict[int, list[Storage]] = {}
         self.error: BaseException | None = None
+        self.groups: dict[tuple[bytes, bytes], Group] = {}
         self.running: tuple[NativeFunction, Frame] | None = None
         self.callback = CALLBACK(self._by_numpy)
         c = self.c
@@ -145,6 +150,7 @@ class NativeWave:
             (Field.UNWRITTEN, self.unwritten),
             (Field.HINTS, self.hints),
             (Field.TRAFFIC, self.traffic),
+            (Field.MEMORY, self.memory),
             (Field.PARAMETERS, wave.launch.param_allocation.data),
         ):
             c[key] = _address(array)
@@ -192,7 +198,7 @@ class NativeWave:
 
     def _compile(self, code: FunctionCode) -> bool:
         """Compile the blocks of a function that have been executed often, once that is likely to pay."""
-        began = time.perf_counter()
+        began = time.thread_time()
         spent = began - self.began - self.compiled_s
         if spent < AFTER_S or spent < self.compiled_s:
             return False
@@ -204,7 +210,7 @@ class NativeWave:
         ]
         if hot:
             self.program.compile(code, hot)
-        self.compiled_s += time.perf_counter() - began
+        self.compiled_s += time.thread_time() - began
         return bool(hot)
 
     def _polls(self, block: BasicBlock) -> bool:
@@ -238,8 +244,9 @@ class NativeWave:
         steps = c[Field.STEPS] = max(64, min(4096, WORK // (rows * LANES)))
         c[Field.STORED] = c[Field.TICKS] = 0
         self.running = function, frame
+        self.groups.clear()
         status = function.compiled.run(self.context)
-        storage.give(frame, function.touched)
+        storage.give(frame, function.written)
         self.sizes.update(function.sizes)
         wave.ticks += int(c[Field.TICKS])
         if c[Field.STORED]:
@@ -296,9 +303,10 @@ class NativeWave:
         c, wave = self.c, self.wave
         check = None if wave.instrumentation is None else wave.instrumentation.check
         allocations = wave.launch.machine.memory.allocations()
-        if self.table != allocations or check is not None:
+        marked = () if check is None else tuple([a.undefined_stores is not None for a in allocations])
+        if self.table != allocations or marked != self.marked:
             self._read_table(allocations)
-            self.table = allocations
+            self.table, self.marked = allocations, marked
         c[Field.REGISTERS] = storage.address
         c[Field.LOCAL] = _address(wave.local)
         c[Field.LOCAL_BYTES] = wave.local.shape[1]
@@ -427,12 +435,20 @@ class NativeWave:
         return 2
 
     def _group(self, frame: Frame, first: int) -> Group:
+        """The active lanes of the active warps from number ``first`` on; the group of a loop is kept."""
+        count = int(self.c[Field.ACTIVE_ROWS])
+        key = self.active_row[first:count].tobytes(), self.active_mask[first:count].tobytes()
+        found = self.groups.get(key)
+        if found is None:
+            found = self.groups[key] = self._new_group(frame, first)
+        return found
+
+    def _new_group(self, frame: Frame, first: int) -> Group:
         mask = self._active_mask(first)
         rows = self.row[self.active_row[first : first + len(mask)]].astype(np.int64)
         warps = self.wave.shape[1]
         part = None if mask.all() else mask[:, None]
-        group = Group(self.wave, frame, rows // warps, rows % warps, part, self.wave.tally)
-        return group
+        return Group(self.wave, frame, rows // warps, rows % warps, part, self.wave.tally)
 
     def _numpy(self, function: NativeFunction, number: int, group: Group, followed: bool) -> None:
         wave, frame = self.wave, group.frame
