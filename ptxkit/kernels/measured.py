@@ -178,6 +178,25 @@ class StreamRates:
 
 
 @dataclass(frozen=True)
+class ProductRates:
+    """Coefficients of the model in :mod:`ptxkit.kernels.gemm.wgmma_tiles`.
+
+    Attributes:
+        step_us: a step of 64 along k of a tile of 64 x 256. large: factor of this for tiles of 128 x 256.
+        l2_gbs: what L2 delivers to all SMs. memory_gbs: device memory.
+        launch_us: of a launch. tile_us: the end of a tile of 64 x 256. cluster_us: of a launch with clusters.
+    """
+
+    step_us: float
+    large: float
+    l2_gbs: float
+    memory_gbs: float
+    launch_us: float
+    tile_us: float
+    cluster_us: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """The measurements of one GPU.
 
@@ -188,7 +207,7 @@ class Measured:
         gemm: kernel and variant -> tiles; the first entry with enough blocks counts.
         elementwise, rows: see there.
         gradients: the first suitable entry counts.
-        streams: of the products that read a large matrix once.
+        streams: of the products that read a large matrix once. products: of the others by wgmma.
     """
 
     gpu: str
@@ -201,6 +220,7 @@ class Measured:
     rows: RowShapes
     gradients: tuple[GradientTile, ...]
     streams: StreamRates
+    products: ProductRates
 
 
 def _gradient_tiles() -> tuple[GradientTile, ...]:
@@ -371,6 +391,10 @@ H200 = Measured(
         column_us=0.0014,
         sum_us=5.3e-5,
         cluster_ctas=MappingProxyType({1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),
+    ),
+    # fitted to 250 times of step8_tma_store at 22 sizes
+    products=ProductRates(
+        step_us=0.343, large=0.98, l2_gbs=13800, memory_gbs=3530, launch_us=1.8, tile_us=0.6, cluster_us=0.23
     ),
 )
 

@@ -21,7 +21,7 @@ from ptxkit.workload.build import build
 
 LAYOUTS = get_args(Layout)
 OTHERS = [layout for layout in LAYOUTS if layout != "tn"]
-STEPS = [name for name in MatmulWgmma.variants() if name != "ptx"]
+STEPS = [name for name in MatmulWgmma.variants() if name not in ("step10_split_k", "ptx")]
 LAST = "step8_tma_store"
 
 

@@ -206,16 +206,33 @@ __device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int
     }
 }
 
+// A tile of c, and the steps along k of which a CTA adds the products: all, or those of a part of k.
+struct WgmmaWork {
+    unsigned row, col;         // of the tile, in tiles
+    unsigned part, begin, end;
+
+    template <int GROUP>
+    static __device__ __forceinline__ WgmmaWork at(unsigned index, unsigned rows, unsigned cols, unsigned steps,
+                                                   unsigned parts) {
+        const unsigned part = parts == 1 ? 0 : index / (rows * cols);
+        const TileIndex t = grouped_tile<GROUP>(index - part * (rows * cols), rows, cols);
+        return {t.row, t.col, part, steps * part / parts, steps * (part + 1) / parts};
+    }
+};
+
 // The product as the body of a kernel with 128 (CONSUMERS + 1) threads, WgmmaLayout::bytes of dynamic shared memory and
 // clusters of CLUSTER_M x CLUSTER_N CTAs. c_map is used with STORE == BY_TMA, up_map with GATED. BN is the number of
 // rows of b in a tile, which has half as many columns of c with GATED.
 //
 // The CTAs of a cluster compute CLUSTER_M x CLUSTER_N neighbouring tiles. CTAs in a column of these share a tile of b,
 // CTAs in a row share a tile of a: each loads a part of it and multicasts that part to the others.
+//
+// With several `parts` of k, each part of a tile is computed on its own. The epilogue then gets row + part x padded_rows
+// as its row, where padded_rows are all rows of tiles; it cannot be stored by TMA.
 template <class Tile, class T, bool GATED, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map,
                                                const TensorMap& c_map, const Out& output, int m, int n, int k,
-                                               Hooks hooks = {}) {
+                                               Hooks hooks = {}, unsigned parts = 1) {
     constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
     constexpr int STORE = Tile::STORE, BOXES = Tile::BOXES;
@@ -259,7 +276,8 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     follow_previous_grid();
 
     const unsigned tile_rows = (m - 1) / (BM * CLUSTER_M) + 1, tile_cols = (n - 1) / (COLS * CLUSTER_N) + 1;
-    const unsigned tiles = tile_rows * tile_cols, steps = (k - 1) / WGMMA_BK + 1;
+    const unsigned tiles = tile_rows * tile_cols * parts, steps = (k - 1) / WGMMA_BK + 1;
+    auto work = [&](unsigned tile) { return WgmmaWork::at<GROUP>(tile, tile_rows, tile_cols, steps, parts); };
     Ring<STAGES> at;
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<Hooks::OBSERVERS ? 56 : 24>();
@@ -267,10 +285,10 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
             // Direction along k, which alternates: a tile begins with the columns that the previous one left in L2.
             bool backwards = false;
             for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
-                const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
+                const WgmmaWork t = work(tile);
                 const int row = (t.row * CLUSTER_M + rank_m) * BM, col = (t.col * CLUSTER_N + rank_n) * COLS;
-                for (unsigned i = 0; i < steps; i++) {
-                    const unsigned step = backwards ? steps - 1 - i : i;
+                for (unsigned i = t.begin; i < t.end; i++) {
+                    const unsigned step = backwards ? t.begin + t.end - 1 - i : i;
                     constexpr int a_part = BM / CLUSTER_N, b_part = COLS / CLUSTER_M;  // rows that this CTA loads
                     const unsigned stage = base + at.stage * L::stage_bytes;
                     const unsigned a = stage + rank_n * a_part * WGMMA_ROW_BYTES;
@@ -299,10 +317,11 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                 bool backwards = false;
                 for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                     typename Hooks::Observer observer;
-                    for (unsigned i = 0; i < steps; i++) {
-                        const unsigned step = backwards ? steps - 1 - i : i;
+                    const WgmmaWork t = work(tile);
+                    for (unsigned i = t.begin; i < t.end; i++) {
+                        const unsigned step = backwards ? t.begin + t.end - 1 - i : i;
                         mbarrier_wait(full(at.stage), at.parity);
-                        hooks.observe(observer, shared + at.stage * L::stage_bytes, k - step * WGMMA_BK, i == 0);
+                        hooks.observe(observer, shared + at.stage * L::stage_bytes, k - step * WGMMA_BK, i == t.begin);
                         __syncwarp();  // all lanes have read
                         release_stage<CLUSTER_M, CLUSTER>(empty(at.stage), laneid(), rank_m, rank_n);
                         at.advance();
@@ -319,17 +338,17 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
         float sums[ROWS][BN / 2];
         auto release = [&](unsigned stage) { release_stage<CLUSTER_M, CLUSTER>(empty(stage), lane, rank_m, rank_n); };
         for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
-            const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
-            const unsigned row = (t.row * CLUSTER_M + rank_m) * BM + consumer * 64 * ROWS,
+            const WgmmaWork t = work(tile);
+            const unsigned row = ((t.part * tile_rows + t.row) * CLUSTER_M + rank_m) * BM + consumer * 64 * ROWS,
                            col = (t.col * CLUSTER_N + rank_n) * COLS;
             unsigned previous = 0;
-            for (unsigned step = 0; step < steps; step++) {
+            for (unsigned step = t.begin; step < t.end; step++) {
                 const unsigned stage = base + at.stage * L::stage_bytes;
                 mbarrier_wait(full(at.stage), at.parity);
                 multiply_tile<T, ROWS, BN, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + L::a_bytes,
-                                               step > 0);
+                                               step > t.begin);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
-                if (step > 0) release(previous);
+                if (step > t.begin) release(previous);
                 previous = at.stage;
                 at.advance();
             }
@@ -361,8 +380,9 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
 
 template <class Tile, class T, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_product(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map,
-                                              const Out& output, int m, int n, int k, Hooks hooks = {}) {
-    wgmma_products<Tile, T, false, Of>(a_map, b_map, b_map, c_map, output, m, n, k, hooks);
+                                              const Out& output, int m, int n, int k, Hooks hooks = {},
+                                              unsigned parts = 1) {
+    wgmma_products<Tile, T, false, Of>(a_map, b_map, b_map, c_map, output, m, n, k, hooks, parts);
 }
 
 }  // namespace ptxkit

@@ -1,16 +1,15 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in nine steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in ten steps, with operands in any layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
-from ptxkit.kernels.gemm import swapped
+from ptxkit.kernels.gemm import swapped, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import HasLayout, Layout
-from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile, and rows of a column-major operand in a box
@@ -215,13 +214,58 @@ def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns:
     return True
 
 
-def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
-    """Tiles by size: the largest of which nearly every SM gets one."""
-    yield from gemm_tiles(w.device, "matmul_wgmma:step8_tma_store", w.m, w.n)
+def split_usable(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of step 10."""
+    most = wgmma_tiles.most_parts(w)
+    if not most:
+        return f"c has tiles for all SMs, or k={w.k} is too short to be divided"
+    if most < t.PARTS:
+        return f"PARTS={t.PARTS} is more than the {most} for whose sums there is memory"
+    if (steps := cdiv(w.k, BK)) < 2 * t.PARTS:
+        return f"k={w.k} has {steps} steps of {BK}: fewer than two for each of {t.PARTS} parts"
+    return usable(w, full(t))
+
+
+def split_slower(w: MatmulWgmma) -> str | None:
+    """Why an earlier step is faster than step 10."""
+    if swapped.slower(w) is None:
+        return "step 9 divides k among the CTAs of a cluster"
+    return wgmma_tiles.split_slower(w)
+
+
+def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
+    """Launches of ``matmul_parts`` and ``matmul_sum_parts``."""
+    operands = Operands.of(w)
+    values = {name: t[name] for name in TILE}
+    parts = Tile({**values, "STORE": 0})
+    tiles = wgmma_tiles.tiles(w, t) * t.PARTS
+    cluster = t.CLUSTER_M * t.CLUSTER_N
+    multiply = Launch(
+        "matmul_parts",
+        cluster * min(tiles // cluster, max(1, w.device.sms // cluster)),
+        128 * (t.CONSUMERS + 1),
+        (
+            *operands.boxes("a", "b", t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),
+            TensorMap("c", box=(16, 64), swizzle="128B"),
+            *("partials", w.m, w.n, w.k, t.PARTS),
+        ),
+        shared=shared_bytes(parts),
+        cluster=cluster if cluster > 1 else None,
+        template=(WgmmaTile(**parts), w.cu_type, operands),
+    )
+    c, bias, m, n, _, alpha, beta = w.scalars
+    add = Launch(
+        "matmul_sum_parts",
+        cdiv(w.m * (w.n // 4), 128),
+        128,
+        ("partials", c, bias, m, n, alpha, beta, t.PARTS),
+        template=(w.cu_type, w.epilogue_bits),
+    )
+    return [multiply, add]
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in nine steps.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in ten steps.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -236,6 +280,10 @@ class MatmulWgmma(Matmul):
     def cu_type(self) -> str:
         """The element type in C++."""
         return f"ptxkit::{self.dtype}"
+
+    def temporaries(self) -> Mapping[str, Any]:
+        parts = wgmma_tiles.most_parts(self)
+        return {"partials": ((parts, self.m, self.n), "f32")} if parts else {}
 
     @variant(requires=REQUIRES)
     def step1_tma(self) -> list[Launch]:
@@ -276,7 +324,7 @@ class MatmulWgmma(Matmul):
         requires=REQUIRES,
         tile=TILE,
         constraint=usable,
-        prefer=preferred,
+        prefer=wgmma_tiles.preferred,
     )
     def step8_tma_store(self, t: Tile) -> list[Launch]:
         """TMA stores the sums from shared memory during the products of the next tile."""
@@ -293,6 +341,18 @@ class MatmulWgmma(Matmul):
     def step9_swapped(self, t: Tile) -> list[Launch]:
         """For few rows of a: b is the first operand of wgmma, and CTAs of a cluster divide k."""
         return swapped.launches(self, Operands.of(self), t)
+
+    @variant(
+        requires=REQUIRES,
+        source="matmul_split_k.cu",
+        tile={**TILE, "PARTS": wgmma_tiles.PARTS},
+        constraint=split_usable,
+        prefer=wgmma_tiles.split_preferred,
+        slower=split_slower,
+    )
+    def step10_split_k(self, t: Tile) -> list[Launch]:
+        """For a long k and a small c: CTAs multiply parts of k, and a second launch adds their sums in order."""
+        return split_k(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=without_epilogue)
     def ptx(self) -> list[Launch]:
