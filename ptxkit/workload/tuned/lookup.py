@@ -54,7 +54,8 @@ def objection(found: Record, workload: Workload, resolve: Resolve) -> str:
         resolved = resolve(measured, found.variant, found.tile)
     except PtxkitError as error:
         return str(error).splitlines()[0]
-    return code.changed(found.inputs, found.code, resolved)
+    why = code.changed(found.inputs, found.code, resolved)
+    return f"{why}; NVRTC {found.nvrtc} had compiled it" if why and found.nvrtc else why
 
 
 def _best(workload: Workload, gpu: str, target: Target, suits: Callable[[Record], bool]) -> Record | None:

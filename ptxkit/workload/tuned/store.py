@@ -17,7 +17,7 @@ from typing import Any
 
 from ptxkit import environment
 from ptxkit.errors import PtxkitError, UsageError
-from ptxkit.files import check_writable, locked_by_file, refused, stem_of, user_directory, write_json
+from ptxkit.files import check_writable, locked_by_file, read_bytes, refused, stem_of, user_directory, write_json
 from ptxkit.workload.tuned.record import MalformedError, Record, parsed
 
 SCHEMA = "ptxkit.tuned/2"
@@ -163,7 +163,7 @@ def _content(path: Path) -> tuple[str, tuple[Record, ...]]:
 @lru_cache(maxsize=16)
 def _read(path: Path, *state: int) -> tuple[str, tuple[Record, ...]]:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_bytes(path))
         return _decoded(value)
     except OSError as error:
         raise refused(path, error, "read") from None

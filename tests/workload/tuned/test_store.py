@@ -178,3 +178,12 @@ def test_a_file_under_another_name_is_one_line():
     path.rename(path.with_name("copy.json"))
     with pytest.raises(UsageError, match="copy.json has the winners of 'NVIDIA H200', whose file is nvidia-h200.json"):
         store.gpus()
+
+
+def test_a_pipe_under_the_name_of_a_file_is_one_line():
+    path = store.path_for(GPU)
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="is a pipe, not a regular file"):
+        store.read(path)
+    assert store.read_leniently(GPU) == ()
