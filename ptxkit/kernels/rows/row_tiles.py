@@ -4,8 +4,9 @@ A CTA loads its row to registers, waits for it, and stores the result. Memory is
 their rows. Which shape is the fastest therefore follows from the CTAs that are resident at a time, which the registers of a
 thread limit, and from the bytes of their rows.
 
-- If all rows are resident at a time, the latency of one row is the time of the grid. A row is then held by as many threads as
-  possible, and by several SMs where rows are so few that most SMs would be idle.
+- If all rows are resident at a time, the time of the grid is the latency of one row and that of starting the CTAs
+  (:attr:`Shape.latency_us`). Few rows are held by many threads, and by several SMs where most would be idle; many short
+  rows share CTAs.
 - Otherwise the rows of an SM should have :func:`enough_bytes`. With more columns for each thread, fewer registers hold
   addresses, and more hold rows.
 
@@ -33,10 +34,15 @@ LATENCY_US = 1.33  # that the bytes of an SM's rows should last for at the bandw
 CLUSTER_SHARE = {1: 1.0, 2: 0.95, 4: 0.82, 8: 0.7}  # CTAs of a row -> share of the bytes, as they wait for each other
 SCHEDULED = 128  # threads of a CTA to whose multiple the four partitions of an SM have registers for
 WARP_VECTORS = 4  # maximum number of vectors of a thread where a row has one warp or less
+CTA_US = 0.0003  # between the starts of two CTAs of a grid
+COLUMN_US = 0.025  # of latency for each column of a thread
+EXCHANGE_US = 0.2  # of latency for the sums over the warps of a row (docs/benchmarking.md)
 UNEVEN = 1.5  # factor of the waves of clusters, which do not reach all SMs
 CTA_COLUMNS = 8192  # columns of a CTA from which on another SM saves more than the exchange through its cluster costs
 HELD_COLUMNS = 64  # maximum number of columns of a thread
-FEW_COLUMNS = 32  # and where all rows are resident
+FEW_COLUMNS = {True: 32, False: 24}  # and where all rows are resident: whether an SM has one or two CTAs, or more
+LEAST_USED = 7 / 8  # share of the threads that have columns, of shapes that are preferred to others with as many bytes
+SINGLE_VECTORS = 2  # of a thread, where rows of 16 bits are accessed by single columns
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,9 @@ class Shape:
         threads: maximum number of threads of a CTA, a power of two. vectors: of a thread. cluster: CTAs of a row.
         waves: CTAs over those that are resident at a time.
         resident: CTAs of an SM at a time. resident_bytes: of their rows.
+        used: share of the threads that have registers for which there are columns.
+        latency_us: what depends on the shape where all rows are resident: starting the CTAs, the columns of a thread, and the
+            exchange of sums between warps.
     """
 
     threads: int
@@ -55,6 +64,8 @@ class Shape:
     waves: float
     resident: int
     resident_bytes: int
+    used: float
+    latency_us: float
 
     @property
     def tile(self) -> dict[str, Any]:
@@ -67,16 +78,18 @@ class Shape:
         return self.resident_bytes * self.resident / (self.resident + 1) * CLUSTER_SHARE[self.cluster]
 
 
-def shapes(w: Any, columns: int, inputs: int, beside: int) -> Iterator[Shape]:
+def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Iterator[Shape]:
     """The shapes for a workload, best first.
 
     Args:
-        w: a workload with ``rows`` and ``dtype``.
+        w: a workload with ``rows``, ``cols`` and ``dtype``.
         columns: that a row needs registers for.
         inputs: arrays of which a thread holds its columns at a time.
         beside: registers of a thread that hold no columns.
+        shifted: whether rows that begin between two vectors move in vectors.
     """
     wide = width(w.dtype)
+    single = wide == 8 and w.cols % wide != 0 and not shifted
     first = least_cluster(w, columns)
     found = [
         shape
@@ -91,12 +104,14 @@ def shapes(w: Any, columns: int, inputs: int, beside: int) -> Iterator[Shape]:
 
     def at_once(shape: Shape) -> bool:
         waves = shape.waves * (UNEVEN if shape.cluster > 1 else 1)
-        return waves <= 1 and wide * shape.vectors * inputs <= FEW_COLUMNS
+        return waves <= 1 and wide * shape.vectors * inputs <= FEW_COLUMNS[shape.resident <= 2]
 
     def order(shape: Shape) -> tuple[Any, ...]:
+        many = single and shape.vectors > SINGLE_VECTORS
         if at_once(shape):
-            return False, shape.cluster, shape.vectors
-        return True, -min(shape.useful_bytes, enough), shape.cluster, shape.vectors
+            return many, False, shape.cluster, shape.latency_us
+        useful = min(shape.useful_bytes, enough)
+        return many, True, -useful, shape.cluster, shape.used < LEAST_USED, shape.vectors
 
     yield from sorted(found, key=order)
 
@@ -119,9 +134,9 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
     """The shape with these numbers; None if it cannot hold a row or is not resident."""
     limits, wide = w.device.target.limits, width(w.dtype)
     needed = cdiv(columns, wide * vectors * cluster)
-    if needed <= WARP:
+    if needed <= SHARED_CTA // 2 and cluster == 1:
         lanes = 1 << (needed - 1).bit_length()
-        if vectors > 1 and (lanes < LINE_LANES or vectors > WARP_VECTORS):
+        if vectors > 1 and (lanes < LINE_LANES or (lanes <= WARP and vectors > WARP_VECTORS)):
             return None
         threads = block = max(lanes, min(SHARED_CTA, _fewest(w.rows * lanes, w.device.sms)))
         rows = block // lanes
@@ -137,11 +152,20 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
     resident = min(limits.registers // (registers * given), limits.threads // block, limits.ctas)
     if not resident:
         return None
-    waves = cdiv(w.rows, rows) * cluster / (resident * w.device.sms)
+    ctas = cdiv(w.rows, rows) * cluster
     row_bytes = columns * 16 // wide
-    return Shape(threads, vectors, cluster, waves, resident, resident * rows * row_bytes // cluster)
+    return Shape(
+        threads,
+        vectors,
+        cluster,
+        waves=ctas / (resident * w.device.sms),
+        resident=resident,
+        resident_bytes=resident * rows * row_bytes // cluster,
+        used=rows * needed / max(given, WARP),
+        latency_us=CTA_US * ctas + COLUMN_US * wide * vectors + EXCHANGE_US * (needed > WARP),
+    )
 
 
 def _fewest(threads: int, sms: int) -> int:
     """Threads of a CTA with which a grid of ``threads`` reaches all SMs, a power of two of whole warps."""
-    return max(WARP, 1 << max(0, math.ceil(math.log2(max(1, threads // sms)))))
+    return max(WARP, 1 << int(math.log2(max(1, threads // sms))))

@@ -186,8 +186,8 @@ def preferred(
         for most, (of_cta, held) in measured(w.device).rows.chunked.get(w.name, {}).items():
             if wide == 4 and large and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
-        common = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights)}
-        for shape in shapes(w, held_columns(w, common), 1, beside):
+        common: dict[str, Any] = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights)}
+        for shape in shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"]):
             tile = shape.tile | common
             hidden = shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
             if weights and shape.vectors * wide <= 16 and (hidden or (early and wide == 4)):
@@ -233,8 +233,8 @@ def preferred_in_registers(inputs: int) -> Callable[[Any], Iterator[dict[str, An
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         cache = 4 if w.work().bytes >= keep_input_bytes(w.device) else 0
-        common = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0)}
-        for shape in shapes(w, held_columns(w, common), inputs, 44):
+        common: dict[str, Any] = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0)}
+        for shape in shapes(w, held_columns(w, common), inputs, 44, common["SHIFTED"]):
             yield shape.tile | common
 
     return choose
