@@ -64,6 +64,10 @@ WHOLE_GRADIENTS = Absent(
 
 ABSENT = (
     Absent(
+        ".texref, .samplerref and .surfref variables of module scope",
+        "nothing binds them: CUDA 12 has no texture and surface references any more; pass objects as arguments",
+    ),
+    Absent(
         "alloca, stacksave, stackrestore",
         "the emulator determines the local memory of a thread before the launch; use an array of a fixed size",
         r"(alloca|stacksave|stackrestore)\..*",

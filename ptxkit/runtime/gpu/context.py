@@ -219,8 +219,7 @@ class GpuContext(MakesArrays):
         """A texture or surface object."""
         from ptxkit.runtime.gpu.texture import GpuTexels
 
-        self._enter()
-        return GpuTexels(self.driver, self._check, self.retired.append, texels)
+        return GpuTexels(self.driver, self._enter, self._check, self.retired.append, texels)
 
     def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
         """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; an array in host memory as a

@@ -119,7 +119,7 @@ class GpuTexels:
     """A texture or surface object on a GPU, with its CUDA array if it has one.
 
     Args:
-        driver: in the current context, which must be that of the GPU.
+        driver: calls the functions. enter: makes the context of the GPU current in the calling thread.
         check: raises the error of a result code.
         later: takes functions that destroy what the GPU may still use.
 
@@ -130,15 +130,17 @@ class GpuTexels:
     def __init__(
         self,
         driver: Driver,
+        enter: Callable[[], None],
         check: Callable[[int], None],
         later: Callable[[Callable[[], object]], object],
         texels: Texels,
     ) -> None:
         self.texels = texels
-        self._driver, self._check = driver, check
+        self._driver, self._enter, self._check = driver, enter, check
         self._filled = False
         self._arrays: list[Any] = []  # one for each level
         undo: list[tuple[str, Any]] = []
+        enter()
 
         def destroy() -> None:
             for function, handle in reversed(undo):
@@ -241,6 +243,7 @@ class GpuTexels:
 
     def _copy(self, stream: int, write: bool) -> None:
         t, address = self.texels, self.texels.address
+        self._enter()
         for level, array in enumerate(self._arrays):
             width, height, depth = t.extent(level)
             memory = _Side(type=_DEVICE_MEMORY, device=address, pitch=width * t.texel, height=height)
