@@ -63,7 +63,7 @@ TILES = [
     (17, 72, 520, {"TOKENS": 48, "PARTS": 8, "CONSUMERS": 2}),
     (33, 520, 136, {"TOKENS": 32, "PARTS": 3, "SHARING": 2}),
     (70, 136, 200, {"TOKENS": 96, "SHARING": 4}),
-    (140, 200, 72, {"TOKENS": 128, "SHARING": 8, "CONSUMERS": 2, "RESIDENT": 1}),
+    (140, 200, 72, {"TOKENS": 128, "SHARING": 8, "CONSUMERS": 2, "CTAS_PER_SM": 1}),
 ]
 
 
@@ -96,7 +96,7 @@ def test_epilogues(device, layout):
         ({"layout": "nn"}, {"TOKENS": 32}, "each of 1 CTAs copies 32 rows of a"),
         ({}, {"PARTS": 8, "SHARING": 2}, "PARTS x SHARING = 16 CTAs"),
         ({"k": 128}, {"PARTS": 3}, "k=128 has 2 steps of 64"),
-        ({"k": 512}, {"TOKENS": 128, "CONSUMERS": 2, "PARTS": 4, "RESIDENT": 4}, "room for 0 stages"),
+        ({"k": 512}, {"TOKENS": 128, "CONSUMERS": 2, "PARTS": 4, "CTAS_PER_SM": 4}, "room for 0 stages"),
     ],
 )
 def test_what_the_constraint_refuses(options, tile, reason):

@@ -33,7 +33,7 @@ SPACE = {
     "CONSUMERS": [1, 2],  # warpgroups, each with 64 rows of b
     "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # parts of k, each for a CTA of a cluster
     "SHARING": [1, 2, 4, 8],  # tiles of a cluster that share the rows of a
-    "RESIDENT": [2, 1, 3, 4],  # CTAs that share the shared memory of an SM
+    "CTAS_PER_SM": [2, 1, 3, 4],  # CTAs that share the shared memory of an SM
 }
 
 
@@ -68,9 +68,9 @@ def sums_bytes(t: Mapping[str, int]) -> int:
 
 
 def stages(w: Matmul, t: Mapping[str, int]) -> int:
-    """Stages of the ring: as many as fit RESIDENT times into the shared memory of an SM, and no more than there are steps."""
+    """Stages of the ring: as many as CTAS_PER_SM rings in the shared memory of an SM can have, and at most the steps."""
     limits = w.device.target.limits
-    of_cta = min(limits.shared_bytes // t["RESIDENT"] - limits.reserved_bytes, limits.shared_bytes_per_cta)
+    of_cta = min(limits.shared_bytes // t["CTAS_PER_SM"] - limits.reserved_bytes, limits.shared_bytes_per_cta)
     room = of_cta - STATIC_BYTES - (sums_bytes(t) if t["PARTS"] > 1 else 0)
     return min(room // stage_bytes(t), MAX_STAGES, max(2, cdiv(cdiv(w.k, BK), t["PARTS"])))
 
@@ -91,7 +91,7 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     if t["PARTS"] > (steps := cdiv(w.k, BK)):
         return f"k={w.k} has {steps} steps of {BK}, fewer than PARTS={t['PARTS']}"
     if (found := stages(w, t)) < 2:
-        return f"the shared memory of {t['RESIDENT']} CTAs has room for {max(0, found)} stages of {stage_bytes(t)} bytes"
+        return f"the shared memory of {t['CTAS_PER_SM']} CTAs has room for {max(0, found)} stages of {stage_bytes(t)} bytes"
     return True
 
 
@@ -120,7 +120,7 @@ def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
     of_cta = steps * weights(t) * ROW_BYTES
     cta_rate = in_flight / rates.latency_us  # bytes a microsecond
     sm_rate, all_rate = rates.sm_gbs * 1e3, rates.memory_gbs * 1e3 * sms / measured(w.device).sms
-    resident = cluster_ctas(w.device, cluster) * t["RESIDENT"]
+    resident = cluster_ctas(w.device, cluster) * t["CTAS_PER_SM"]
     if ctas <= resident:
         # SMs with the same number of CTAs share the bandwidth, then those that have one more
         least, more = divmod(ctas, sms)
@@ -133,7 +133,7 @@ def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
         waves = ctas / resident
         reading = ctas * of_cta / min(all_rate, resident * cta_rate, sms * sm_rate) + rates.wave_us
         reading *= ceil(waves) / waves if waves < 3 else 1.0
-        reading += rates.wave_us * waves if t["RESIDENT"] == 1 else 0.0
+        reading += rates.wave_us * waves if t["CTAS_PER_SM"] == 1 else 0.0
     delivered = ctas * steps * (weights(t) + t["TOKENS"] / t["SHARING"]) * ROW_BYTES / (rates.l2_gbs * 1e3)
     multiplying = steps * cdiv(ctas, sms) * t["TOKENS"] * t["CONSUMERS"] * rates.column_us
     exchanged = weights(t) * t["TOKENS"] * rates.sum_us * (1.5 if t["PARTS"] > 1 else 1.0)
@@ -152,7 +152,7 @@ def candidates(w: Matmul) -> Iterator[dict[str, int]]:
                     "CONSUMERS": consumers,
                     "PARTS": parts,
                     "SHARING": sharing,
-                    "RESIDENT": resident,
+                    "CTAS_PER_SM": resident,
                 }
 
 
