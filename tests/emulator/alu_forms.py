@@ -101,7 +101,8 @@ def _variants(entry: Entry, opcode: str) -> Iterator[Form]:
 # -- text ----------------------------------------------------------------------------------------------------------------
 
 REGISTERS = (
-    ".reg .pred %p<8>; .reg .b8 %c<8>; .reg .b16 %h<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .f64 %d<8>;"
+    ".reg .pred %p<8>; .reg .b8 %c<8>; .reg .b16 %h<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; "
+    ".reg .f32 %f<8>; .reg .f64 %d<8>;"
 )
 
 

@@ -20,8 +20,10 @@ OTHERS = (
     f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {_MMA}",
     f"mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32 {_MMA_S32}",
     f"mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc {_MMA_S32}",
-    ("mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1}, {%r1, %r2}, "
-    "{%f0, %f0, %f0, %f0}, %r4, 0;"),
+    (
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1}, "
+        "{%r1, %r2}, {%f0, %f0, %f0, %f0}, %r4, 0;"
+    ),
     f"wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {_A}, [buffer];",
     f"wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {_D}, [buffer];",
     f"wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [buffer], {_D};",

@@ -118,8 +118,10 @@ PER_WARP = [
     "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%r8, %r9, %r10, %r11}, {%r0, %r1}, {%r2}, {%r0, %r0, %r1, %r1}",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1, %r2, %r0}, {%r1, %r2}, " + _C4,
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d8, %d9}, {%d0}, {%d0}, {%d0, %d0}",
-    ("mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1}, {%r1, %r2}, "
-    "{%f0, %f0, %f0, %f0}, %r16, 0"),
+    (
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f8, %f9, %f10, %f11}, {%r0, %r1}, "
+        "{%r1, %r2}, {%f0, %f0, %f0, %f0}, %r16, 0"
+    ),
     f"wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {_F}, [tile]",
     f"wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {_G}, [tile]",
     f"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {_G}, {_A}, {_A}, {_C}",
