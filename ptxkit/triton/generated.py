@@ -23,7 +23,7 @@ from ptxkit import environment
 from ptxkit.compiler.cache import digest
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import read_text, refused, user_directory, write_text
-from ptxkit.triton.loading import imported
+from ptxkit.triton.loading import Blamed, imported
 from ptxkit.triton.recorded import Launch, launch_of
 
 _SELECTED = ".best_config"
@@ -88,6 +88,7 @@ def load(file: Path, shown: Path, launches: list[Launch]) -> tuple[ModuleType, d
 
     Raises:
         UsageError: the file has no function ``call``, or no ``get_args``, as those of old versions of torch.
+        DescriptionError: one of them raises an exception; the message has its line.
     """
     kernels: dict[str, Any] = {}
     paths = {name: path for path, name in _PATH.findall(read_text(file))}
@@ -103,7 +104,8 @@ def load(file: Path, shown: Path, launches: list[Launch]) -> tuple[ModuleType, d
         missing = next((n for n in ("call", "get_args") if not callable(getattr(module, n, None))), None)
         if missing is not None:
             raise UsageError(f"{shown} has no function {missing}(); wrappers of torch 2.9 and later have one")
-        module.call(list(module.get_args()))
+        with Blamed(file):
+            module.call(list(module.get_args()))
     return module, {name: recorder.layer for name, recorder in kernels.items()}
 
 

@@ -209,6 +209,8 @@ def test_wrong_settings(file, name, given, error, message):
         (ADD, UsageError, "2 functions of Triton: double, add"),
         ("import nothing_of_this_name\n", UnavailableError, r"kernels.py:1: nothing_of_this_name is not installed"),
         ("def f(:\n", DescriptionError, r"kernels.py:1: SyntaxError"),
+        (WRAPPER.replace("args.clear()", "1 / 0"), DescriptionError, r"kernels.py:\d+: ZeroDivisionError"),
+        (WRAPPER.replace("def get_args", "def arguments"), UsageError, r"no function get_args\(\)"),
         (EXAMPLE.replace("1000, 1e-6", "1000"), UsageError, "kernels.py:.*the launch of rmsnorm: missing"),
         (EXAMPLE.replace("torch.ones(1000)", "'ones'"), UsageError, "weight must be a tensor or a number, not a str"),
         (EXAMPLE.replace("[(4,)]", "[(4, 1, 1, 1)]"), UsageError, "the grid must be one to three whole numbers"),
