@@ -41,8 +41,7 @@ class Connection:
             UnavailableError: the scheduler does not answer.
         """
         with _answering(self.address):
-            known = self.client.scheduler_info(n_workers=-1)["workers"]
-            if not known:
+            if not listed_workers(self.client):
                 return {}
             found: dict[str, Mapping[str, Any]] = self.client.run(describe, on_error="return")
             return found
@@ -60,6 +59,18 @@ class Connection:
             return None
         ((model, _),) = Counter(gpu.name for gpu in gpus).most_common(1)
         return next(gpu for gpu in gpus if gpu.name == model)
+
+
+def listed_workers(client: Any) -> dict[str, Any]:
+    """Address -> what the scheduler knows of each worker, asked now.
+
+    ``Client.scheduler_info`` is of no use: a periodic request of the client replaces its answer by one without workers.
+
+    Raises:
+        OSError: the scheduler does not answer.
+    """
+    found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return found
 
 
 @contextmanager

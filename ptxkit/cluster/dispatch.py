@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.cluster.connection import listed_workers
 from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import difference, identity
 from ptxkit.cluster.seats import CPU, GPU, Job, Seat
@@ -181,14 +182,14 @@ class Dispatcher:
         if listed is not None and not listed.done():
             self._listing = listed
         elif self.client.status == "running":
-            self._listing = self._describer.submit(self.client.scheduler_info, n_workers=-1)
+            self._listing = self._describer.submit(listed_workers, self.client)
         if listed is None or not listed.done() or listed.exception() is not None:
             if now - self._connected_at > LOST_S or self.client.status == "closed":
                 self._failed = UnavailableError(
                     f"the scheduler {self.address} does not answer any more; the same command goes on when it does"
                 )
             return
-        workers = listed.result()["workers"]
+        workers = listed.result()
         self._connected_at = now
         for address, info in workers.items():
             life = self._lives.get(address)

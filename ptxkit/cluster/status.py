@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ptxkit.cluster.connection import Connection
+from ptxkit.cluster.connection import Connection, listed_workers
 from ptxkit.cluster.dispatch import objection
 from ptxkit.cluster.identity import identity
 
@@ -23,7 +23,7 @@ def survey(cluster: Connection) -> list[dict[str, Any]]:
     """
     mine = identity()
     found = cluster.workers()
-    known = cluster.client.scheduler_info(n_workers=-1)["workers"]
+    known = listed_workers(cluster.client)
     tasks = cluster.client.processing()
     rows = []
     for address, info in known.items():

@@ -103,6 +103,7 @@ class Journal:
         self.path = path
         self.entries: list[Entry] = []
         self.leaders: list[Entry] = []
+        self._known: dict[str, Entry] = {}  # by fingerprint, the last one
         head: dict[str, Any] = {
             "schema": SCHEMA,
             "key": problem.key,
@@ -131,6 +132,8 @@ class Journal:
                     f"{self.path} is the journal of another sweep: {what}; choose another file with --journal"
                 )
         self.entries, self.leaders = read_again.entries, read_again.leaders
+        for entry in self.entries:
+            self._remember(entry)
         if read_again.cut_short:  # so that the next entry begins on a new line
             self._write(b"\n")
 
@@ -139,6 +142,8 @@ class Journal:
         nothing."""
         if not other_gpu:
             (self.leaders if leader else self.entries).append(entry)
+        if not leader:
+            self._remember(entry)
         told = {f.name: getattr(entry, f.name) for f in fields(entry) if getattr(entry, f.name) != f.default}
         value = {name: round(v, 6) if isinstance(v, float) else v for name, v in told.items()}
         marks = {"leader": leader, "other_gpu": other_gpu}
@@ -146,10 +151,11 @@ class Journal:
 
     def known(self, fingerprint: str) -> Entry | None:
         """A configuration with this machine code and geometry that was measured already."""
-        found = (
-            e for e in reversed(self.entries) if e.fingerprint == fingerprint and e.status in ("ok", "slow", "wrong")
-        )
-        return next(found, None)
+        return self._known.get(fingerprint)
+
+    def _remember(self, entry: Entry) -> None:
+        if entry.status in ("ok", "slow", "wrong"):
+            self._known[entry.fingerprint] = entry
 
     def _append(self, value: Mapping[str, Any]) -> None:
         self._write(json.dumps(value, separators=(",", ":")).encode() + b"\n")

@@ -56,8 +56,8 @@ class Sweep:
         trouble: why the leaders could not be measured again, or "".
         agreement: the leaders on each GPU of a cluster; None where fewer than two were measured on fewer than two GPUs.
         spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
-            all were known; ``leaders``, after that. And sums over configurations: ``compile``, of the compiling processes;
-            ``prepare``, ``verify`` and ``time``, of the measuring one.
+            all were known; ``first``, until the first was measured; ``leaders``, after ``explored``. And sums over
+            configurations: ``compile``, of the compiling processes; ``prepare``, ``verify`` and ``time``, of the measuring one.
     """
 
     problem: Problem
@@ -79,6 +79,7 @@ class Sweep:
     done: dict[Tile, Entry] = field(default_factory=dict)
     mixes: dict[str, str] = field(default_factory=dict)
     _best: float = math.inf
+    _begin: float = 0.0
     _repeated: set[Tile] = field(default_factory=set)  # leaders that the repeated measurement timed
     _before: list[Tile] = field(default_factory=list)
     # fingerprint that is being measured -> other tiles with the same fingerprint, which take its result
@@ -95,7 +96,7 @@ class Sweep:
         Raises:
             UnavailableError: measuring cannot start.
         """
-        begin = time.perf_counter()
+        begin = self._begin = time.perf_counter()
         self.done, self._repeated = {}, set()
         self._before = self.search.reserve(entry.key for entry in self.journal.entries)[: self.evaluations]
         self._executor = self.executor or LocalExecutor(
@@ -206,6 +207,7 @@ class Sweep:
             return
         if self.timed:
             self.measured += 1
+            self.spent.setdefault("first", time.perf_counter() - self._begin)
             for part in ("prepare", "verify", "time"):
                 self.spent[part] += getattr(result, f"{part}_s")
         self._record(step.tile, _with(result, step.compiled))
