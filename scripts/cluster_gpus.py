@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--kernel", default="matmul_wgmma:step8_tma_store", help="kernel and variant")
     parser.add_argument("--sizes", default="4096,4096,4096", help="its sizes, separated by commas")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the command, too
     counts = [int(word) for word in given.gpus.split(",")]
     evaluations = [int(word) for word in given.evaluations.split(",")] * (len(counts) if "," not in given.evaluations else 1)
     cores = len(os.sched_getaffinity(0))

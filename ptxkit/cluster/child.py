@@ -13,7 +13,7 @@ from typing import Any
 
 from ptxkit.errors import FaultError, PtxkitError, TimeLimitError
 from ptxkit.sweep.interrupts import interrupts_blocked
-from ptxkit.sweep.local import end_with
+from ptxkit.sweep.orphans import end_with
 
 START_S = 300.0  # to import, open the device and make the state
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -19,11 +18,10 @@ from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.measuring import MeasuringProcess
 from ptxkit.sweep.modelled import model_tile
+from ptxkit.sweep.orphans import end_with
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.ahead import processes
 from ptxkit.workload.launch import Tile
-
-ORPHAN_CHECK_S = 0.25
 
 
 class LocalExecutor:
@@ -148,14 +146,3 @@ def _without_gpu(parent: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(parent)
-
-
-def end_with(parent: int) -> None:
-    """Start a thread that ends this process when its parent process, of this id, has ended."""
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-
-
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_CHECK_S)
-    os._exit(1)

@@ -22,6 +22,7 @@ from ptxkit.errors import FaultError, PtxkitError, UnavailableError
 from ptxkit.sweep.canary import Canary, Reading
 from ptxkit.sweep.device_check import DeviceChecks
 from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.sweep.orphans import end_with
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload import execute
 
@@ -183,6 +184,7 @@ class MeasuringProcess:
 def serve(pipe: Connection, problem: Problem, seed: int) -> None:
     """The main function of the process: answers requests until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    end_with(os.getppid())  # also during a launch that does not end
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     try:
         bench = Bench(problem, seed)
