@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, from_values
-from ptxkit.cluster.security import Endpoint, check_installed, endpoint
+from ptxkit.cluster.security import Endpoint, check_installed, endpoint, is_loopback
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError, UsageError
@@ -94,7 +94,7 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
     check_installed()
     if at is not None:
         with _client(at) as client:
-            yield Connection(client, at.address)
+            yield Connection(client, at.address, _dashboard(client, at.host))
         return
     made = local_cluster(cluster == LOCAL_GPUS, slots)
     try:
@@ -104,6 +104,15 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
         with suppress(TimeoutError):
             made.close(timeout=10)
         made.ptxkit_locks.close()
+
+
+def _dashboard(client: Any, host: str) -> str:
+    """Where the pages of a scheduler are: they are at a loopback address of its machine."""
+    port = client.sync(client.scheduler.identity, n_workers=0)["services"].get("dashboard") if has_dashboard() else None
+    if port is None:
+        return ""
+    page = f"http://127.0.0.1:{port}/status"
+    return page if is_loopback(host) else f"{page} on {host}; reach it with: ssh -L {port}:127.0.0.1:{port} {host}"
 
 
 @contextmanager

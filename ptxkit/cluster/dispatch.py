@@ -372,15 +372,17 @@ class Dispatcher:
                     waiting.remove(suspects[0])
                     self._start(reserved, suspects[0])
             while waiting:
-                free = [
-                    s for s in self.seats.values() if s is not reserved and s.free(resource) > 0 and not s.suspected
-                ]
                 job = next((job for job in waiting if not job.ended), None)
-                if not free or job is None:
+                if job is None:
                     break
-                seat = max(free, key=lambda s: s.free(resource) / s.slots[resource])
-                at_home = [j for j in waiting if j.prefers == seat.address and not j.ended]
-                job = at_home[0] if at_home else job
+                quick = job.quick
+                able = [s for s in self.seats.values() if s is not reserved and not s.suspected]
+                free = [s for s in able if s.free(resource, quick=quick) > 0]
+                if not free:
+                    break
+                seat = max(free, key=lambda s: s.free(resource, quick=quick) / s.slots[resource])
+                at_home = (j for j in waiting if j.prefers == seat.address and not j.ended and j.quick == quick)
+                job = next(at_home, job)
                 waiting.remove(job)
                 self._start(seat, job)
 

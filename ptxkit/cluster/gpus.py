@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -62,9 +63,16 @@ def from_values(values: Mapping[str, Any]) -> ClusterGpu:
 
 
 def visible_gpus() -> list[ClusterGpu]:
-    """The GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), in the order of their indices."""
+    """The GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), in the order of their indices.
+
+    Raises:
+        UnavailableError: looking for them ended the process that did.
+    """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, interrupts_blocked():
-        return pool.submit(_opened).result()
+        try:
+            return pool.submit(_opened).result()
+        except BrokenProcessPool:
+            raise UnavailableError("the process that looks for the GPUs of this machine died; nvidia-smi may say why") from None
 
 
 def _opened() -> list[ClusterGpu]:

@@ -55,9 +55,10 @@ class Team:
         *,
         prefers: str = "",
         only: str = "",
+        quick: bool = False,
     ) -> Job:
         """Execute a function on a worker; see :class:`~ptxkit.cluster.dispatch.Job`."""
-        return self.dispatcher.submit(Job(what, resource, function, arguments, prefers, only))
+        return self.dispatcher.submit(Job(what, resource, function, arguments, prefers, only, quick))
 
     def slots(self, resource: str) -> int:
         """How many jobs all workers execute at a time, at least 1."""

@@ -94,6 +94,7 @@ class Building:
 def test_the_process_says_when_it_has_built(monkeypatch, what):
     monkeypatch.setattr(measuring, "Bench", Building)
     monkeypatch.setattr(measuring.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(measuring, "end_with", lambda parent: None)
     ours, theirs = multiprocessing.Pipe()
     ours.send((what, "the answer", 1.0))
     server = threading.Thread(target=measuring.serve, args=(theirs, PROBLEM, 0))
