@@ -375,13 +375,12 @@ class Dispatcher:
                 job = next((job for job in waiting if not job.ended), None)
                 if job is None:
                     break
-                quick = job.quick
                 able = [s for s in self.seats.values() if s is not reserved and not s.suspected]
-                free = [s for s in able if s.free(resource, quick=quick) > 0]
+                free = [s for s in able if s.free(resource) > 0]
                 if not free:
                     break
-                seat = max(free, key=lambda s: s.free(resource, quick=quick) / s.slots[resource])
-                at_home = (j for j in waiting if j.prefers == seat.address and not j.ended and j.quick == quick)
+                seat = max(free, key=lambda s: s.free(resource) / s.slots[resource])
+                at_home = (j for j in waiting if j.prefers == seat.address and not j.ended)
                 job = next(at_home, job)
                 waiting.remove(job)
                 self._start(seat, job)

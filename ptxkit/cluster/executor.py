@@ -87,7 +87,6 @@ class ClusterExecutor:
             tasks.measure_tile,
             lambda: (self._order, dict(tile), compiled, source, best()),
             prefers=source,
-            quick=True,
         )
         job.future.add_done_callback(lambda _: self._watch(job))
         return job.future

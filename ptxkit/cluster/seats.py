@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CPU, GPU = "CPU", "GPU"  # resources of workers
-QUEUED = 2  # quick jobs at a GPU, with the one that it executes
 
 
 @dataclass(eq=False)
@@ -22,7 +21,6 @@ class Job:
         resource: :data:`CPU` or :data:`GPU`. function, arguments: what is executed; ``arguments`` is called when it is placed.
         prefers: address of the worker that should execute it, or "". only: of the one that must, or ""; the future raises
             FaultError if that one is lost or not used any more.
-        quick: it may wait at a worker behind another job for the same GPU, so that the GPU is not idle until the client answers.
         future: of its result. where: address of the worker that executed it.
         ended: the workers that ended while they executed it.
     """
@@ -33,7 +31,6 @@ class Job:
     arguments: Callable[[], tuple[Any, ...]]
     prefers: str = ""
     only: str = ""
-    quick: bool = False
     future: Future[Any] = field(default_factory=Future)
     where: str = ""
     ended: list[str] = field(default_factory=list)
@@ -61,12 +58,11 @@ class Seat:
     rests_until: float = 0.0
     state: str = ""
 
-    def free(self, resource: str, *, quick: bool = False) -> int:
-        """How many more jobs it can execute, or take if they are quick."""
+    def free(self, resource: str) -> int:
+        """How many more jobs it can execute."""
         if resource == GPU and self.rests_until > time.monotonic():
             return 0
-        most = self.slots.get(resource, 0) * (QUEUED if quick and resource == GPU else 1)
-        return most - sum(job.resource == resource for job in self.running)
+        return self.slots.get(resource, 0) - sum(job.resource == resource for job in self.running)
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"

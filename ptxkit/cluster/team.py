@@ -55,10 +55,9 @@ class Team:
         *,
         prefers: str = "",
         only: str = "",
-        quick: bool = False,
     ) -> Job:
         """Execute a function on a worker; see :class:`~ptxkit.cluster.dispatch.Job`."""
-        return self.dispatcher.submit(Job(what, resource, function, arguments, prefers, only, quick))
+        return self.dispatcher.submit(Job(what, resource, function, arguments, prefers, only))
 
     def slots(self, resource: str) -> int:
         """How many jobs all workers execute at a time, at least 1."""

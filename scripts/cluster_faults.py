@@ -1,0 +1,100 @@
+"""Kills a random worker of a cluster on this machine every few seconds while it sweeps, and compares with an undisturbed sweep.
+
+    python scripts/cluster_faults.py [--seconds 300] [--every 5] [--workers 3] [--seed 0]
+
+Sweeps of the emulator run one after another on the same cluster until the time is over; the last one runs to its end. Each
+has an empty journal. For every sweep the script states how many workers were killed, whether the journal has every
+configuration exactly once, and whether all costs and the winner are those of the undisturbed sweep in processes of this
+machine. It exits with 1 if one of them is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from ptxkit.cluster import start
+from ptxkit.cluster.connection import Connection, connected
+from ptxkit.cluster.executor import ClusterExecutor
+from ptxkit.sweep import search
+from ptxkit.sweep.journal import Entry, Journal, read
+from ptxkit.sweep.problem import Problem, explore
+from ptxkit.sweep.run import Sweep
+
+PROBLEM = Problem("fused_l2norm", "vectorized", {"rows": 64, "cols": 4096}, {"eps": 1e-12}, "sm_90a")
+
+
+def swept(path: Path, cluster: Connection | None) -> list[Entry]:
+    """A sweep of all tiles."""
+    tiles = explore(PROBLEM).tiles
+    executor = None
+    if cluster is not None:
+        executor = ClusterExecutor(cluster, PROBLEM, 0, 60.0, timed=False, say=lambda line: None)
+    journal = Journal(path, PROBLEM, "the emulator")
+    return Sweep(PROBLEM, search.exhaustive(tiles), journal, len(tiles), timed=False, executor=executor).run()
+
+
+def kill(cluster: Connection, every: float, generator: random.Random, killed: list[int], over: threading.Event) -> None:
+    """Kill a random worker at each interval; the cluster starts another one."""
+    while not over.wait(every):
+        with suppress(Exception):  # the worker that is asked may have been killed
+            pids = sorted(w["pid"] for w in cluster.workers().values() if isinstance(w, dict))
+            victim = generator.choice(pids)
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+
+def main() -> int:
+    """Print a line for each sweep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="after which no sweep is started")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills")
+    parser.add_argument("--workers", type=int, default=3, help="of one process each")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of workers")
+    given = parser.parse_args()
+    start.CORES_A_WORKER, start.LEAST_WORKERS = 1, given.workers
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PTXKIT_CACHE_DIR"] = f"{folder}/cache"
+        alone = swept(Path(folder) / "alone", None)
+        want = {entry.key: entry.cost for entry in alone}
+        print(f"{len(want)} configurations of {PROBLEM.title}, {given.workers} workers, a kill every {given.every:g} s")
+        print("sweep  seconds  killed  lost  twice  other results  same winner", flush=True)
+        with connected("local", None, False, given.workers) as cluster:
+            begin, number = time.monotonic(), 0
+            while time.monotonic() - begin < given.seconds:
+                number += 1
+                path = Path(folder) / f"journal{number}"
+                killed: list[int] = []
+                over = threading.Event()
+                arguments = (cluster, given.every, random.Random(given.seed + number), killed, over)
+                killer = threading.Thread(target=kill, args=arguments, daemon=True)
+                killer.start()
+                mine = time.monotonic()
+                found = swept(path, cluster)
+                over.set()
+                killer.join()
+                entries = read(path).entries
+                times = Counter(entry.key for entry in entries)
+                lost = len(want.keys() - times.keys())
+                twice = sum(count > 1 for count in times.values())
+                other = sum(entry.cost != want[entry.key] for entry in entries)
+                winner = found[0].key == alone[0].key
+                wrong += lost + twice + other + (not winner)
+                seconds = time.monotonic() - mine
+                same = "yes" if winner else "NO"
+                print(f"{number:5}  {seconds:7.1f}  {len(killed):6}  {lost:4}  {twice:5}  {other:13}  {same}", flush=True)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
