@@ -1,6 +1,6 @@
 """Kills a random worker of a cluster on this machine every few seconds while it sweeps, and compares with an undisturbed sweep.
 
-    python scripts/cluster_faults.py [--seconds 300] [--every 5] [--workers 3] [--seed 0]
+    python scripts/cluster_faults.py [--seconds 300] [--every 5] [--workers 3] [--evaluations 60] [--seed 0]
 
 Sweeps of the emulator run one after another on the same cluster until the time is over; the last one runs to its end. Each
 has an empty journal. For every sweep the script states how many workers were killed, whether the journal has every
@@ -33,14 +33,14 @@ from ptxkit.sweep.run import Sweep
 PROBLEM = Problem("fused_l2norm", "vectorized", {"rows": 64, "cols": 4096}, {"eps": 1e-12}, "sm_90a")
 
 
-def swept(path: Path, cluster: Connection | None) -> list[Entry]:
-    """A sweep of all tiles."""
+def swept(path: Path, evaluations: int, cluster: Connection | None) -> list[Entry]:
+    """A sweep of the first tiles."""
     tiles = explore(PROBLEM).tiles
     executor = None
     if cluster is not None:
         executor = ClusterExecutor(cluster, PROBLEM, 0, 60.0, timed=False, say=lambda line: None)
     journal = Journal(path, PROBLEM, "the emulator")
-    return Sweep(PROBLEM, search.exhaustive(tiles), journal, len(tiles), timed=False, executor=executor).run()
+    return Sweep(PROBLEM, search.exhaustive(tiles), journal, evaluations, timed=False, executor=executor).run()
 
 
 def kill(cluster: Connection, every: float, generator: random.Random, killed: list[int], over: threading.Event) -> None:
@@ -59,13 +59,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="after which no sweep is started")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills")
     parser.add_argument("--workers", type=int, default=3, help="of one process each")
+    parser.add_argument("--evaluations", type=int, default=60, help="configurations of a sweep")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of workers")
     given = parser.parse_args()
     start.CORES_A_WORKER, start.LEAST_WORKERS = 1, given.workers
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PTXKIT_CACHE_DIR"] = f"{folder}/cache"
-        alone = swept(Path(folder) / "alone", None)
+        alone = swept(Path(folder) / "alone", given.evaluations, None)
         want = {entry.key: entry.cost for entry in alone}
         print(f"{len(want)} configurations of {PROBLEM.title}, {given.workers} workers, a kill every {given.every:g} s")
         print("sweep  seconds  killed  lost  twice  other results  same winner", flush=True)
@@ -80,7 +81,7 @@ def main() -> int:
                 killer = threading.Thread(target=kill, args=arguments, daemon=True)
                 killer.start()
                 mine = time.monotonic()
-                found = swept(path, cluster)
+                found = swept(path, given.evaluations, cluster)
                 over.set()
                 killer.join()
                 entries = read(path).entries
