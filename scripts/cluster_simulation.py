@@ -4,10 +4,11 @@
 
 The model has three kinds of servers. The client, with the scheduler, hands out every task and receives its result, one at a
 time: this takes ``--client-ms`` for each of the two tasks of a configuration. The ``--cores`` of each GPU's worker compile, and
-its GPU measures one configuration at a time; it is idle until the client has handed it the next one. Times of compiling and of
-measuring are drawn from the journal of a sweep on a GPU, or have an exponential distribution with the means ``--compile-ms``
-and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling process are in flight. A
-measuring process starts in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the measuring worker has compiled them.
+its GPU measures one configuration at a time; it is idle until the client has handed it the next one. Times of compiling and
+of measuring are drawn from the journal of a sweep on a GPU, or have an exponential distribution with the means
+``--compile-ms`` and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling
+process are in flight. A measuring process starts in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker
+that measures has compiled them.
 
 ``limit`` names the server with the highest share of busy time: ``client``, ``compile`` or ``GPU``; or ``start`` where the
 processes start for more than half of the time.
