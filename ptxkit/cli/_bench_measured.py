@@ -99,6 +99,19 @@ class Setup:
         return kept
 
 
+def check_words(words: Sequence[str], peers: Sequence[str] | None) -> None:
+    """Raise UsageError for a kernel, a variant or a peer that does not exist."""
+    from ptxkit.bench.peers import peers as find_peers
+    from ptxkit.workload import registry
+
+    for word in words:
+        name, colon, variant = word.partition(":")
+        kernel = registry.find(name)
+        if colon:
+            kernel.variant(variant)
+    find_peers(peers)
+
+
 def check_tile(tile: Mapping[str, str], chosen: Sequence[Plan]) -> None:
     """Raise UsageError for a tile parameter that no variant of the cases has."""
     from ptxkit.workload.workload import suggestion

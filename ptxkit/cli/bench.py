@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ptxkit.cli._bench_measured import check_tile
+from ptxkit.cli._bench_measured import check_tile, check_words
 from ptxkit.cli._bench_options import (
     FORMATS,
     SECONDS,
@@ -184,10 +184,13 @@ def run(
     names = None if peer_names is None else peer_list(peer_names)
     target = parse_arch(arch)
     kept = Kept(json_file)
+    if cluster is not None:
+        with stdout_set_aside():  # what is wrong is known before workers are started
+            check_words(registry.selected(kernels) if kernels else (), names)
+        if profile != "none":
+            raise UsageError("--profile runs on this machine only; leave it out with --cluster")
     workers = joined(cluster, tls, insecure, timeout)
     device = device_of(device_kind, workers)
-    if workers is not None and profile != "none":
-        raise UsageError("--profile runs on this machine only; leave it out with --cluster")
     if workers is not None and update_expectations and is_timed(device):
         raise UsageError("--update-expectations records the times of one GPU; leave it out with --cluster")
     how: Profile | None = None

@@ -185,6 +185,13 @@ def command(
     with stdout_set_aside():
         several = bool(groups) or any(map(registry.is_pattern, words))
         names = registry.selected(words, groups) if several else words
+    if cluster is not None:  # what is wrong is known before workers are started
+        with stdout_set_aside():
+            for name in () if several else names:
+                kernel_class = find_kernel(name)
+                kernel_class.make(split_numbers(kernel_class, numbers)[0], held_options)
+                for variant in variants:
+                    kernel_class.variant(variant)
     workers = click.get_current_context().with_resource(connection(cluster, tls, insecure))
     device = device_of(device_kind, workers)
     how = Described(

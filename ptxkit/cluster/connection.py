@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, from_values
-from ptxkit.cluster.security import Endpoint, check_installed, endpoint, is_loopback
+from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, endpoint, is_loopback
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.sweep.interrupts import interrupts_blocked
 
-LOCAL, LOCAL_GPUS = "local", "local-gpus"
+LOCAL, LOCAL_GPUS = LOCAL_CLUSTERS
 CONNECT_S = 15.0
 ANSWER_S = 30.0  # for all workers to describe themselves
 
@@ -145,7 +145,6 @@ def _answering(address: str) -> Iterator[None]:
     try:
         yield
     except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-        reason = (
-            str(error.__cause__ or error).splitlines()[0] if str(error.__cause__ or error) else type(error).__name__
-        )
+        text = str(error.__cause__ or error)
+        reason = text.splitlines()[0].rpartition(">: ")[2] if text else type(error).__name__  # without Dask's objects
         raise UnavailableError(f"the scheduler {address} does not answer: {reason}") from None

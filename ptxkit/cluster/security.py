@@ -20,6 +20,7 @@ from ptxkit.files import refused
 
 FILES = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
 """The files of a directory of keys: the certificate of the authority, the own certificate, and its private key."""
+LOCAL_CLUSTERS = ("local", "local-gpus")  # what --cluster takes instead of an address
 PORT = 8786  # Dask's default port of a scheduler
 
 
@@ -76,11 +77,19 @@ def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> En
         raise UsageError(f"{address} needs --tls DIRECTORY, with the keys that `ptxkit cluster keys DIRECTORY` writes")
     if scheme == "tcp" and not insecure and not is_loopback(host):
         raise UsageError(
-            f"{host} is another machine, and {scheme}:// is not encrypted: anybody who can connect can execute code there. "
-            "Use tls:// with --tls DIRECTORY (ptxkit cluster keys DIRECTORY), or --insecure in a network that you trust"
+            f"{host} is {_taken_for(rest)}another machine, and {scheme}:// is not encrypted: anybody who can connect can "
+            "execute code there. Use tls:// with --tls DIRECTORY (ptxkit cluster keys DIRECTORY), or --insecure in a network that you trust"
         )
     bracketed = f"[{host}]" if ":" in host else host
     return Endpoint(f"{scheme}://{bracketed}:{port}", host, None if tls is None else key_files(tls))
+
+
+def _taken_for(word: str) -> str:
+    """Words for a message where something was perhaps meant for one of ``local`` and ``local-gpus``."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, LOCAL_CLUSTERS, n=1, cutoff=0.7)
+    return f"not {near[0]!r}, but is taken for " if near else ""
 
 
 def _split(rest: str, address: str) -> tuple[str, int]:
@@ -146,6 +155,10 @@ def write_keys(directory: str) -> dict[str, str]:
     made = Security.temporary()
     texts = {"ca": made.tls_ca_file, "cert": made.tls_scheduler_cert, "key": made.tls_scheduler_key}
     folder = Path(directory)
+    if not directory:
+        raise UsageError("keys are written to a directory; give its name")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{directory} is no directory; keys are three files in one")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         present = [name for name in FILES.values() if (folder / name).exists()]

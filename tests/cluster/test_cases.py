@@ -177,6 +177,11 @@ def test_run_with_seeds_names_the_failing_seeds_and_how_to_repeat_one(described)
         (["bench", "run", "saxpy", "--tls", "."], "for --cluster ADDRESS"),
         (["bench", "run", "saxpy", "--timeout", "5"], "--timeout is for the cases of --cluster"),
         (["bench", "run", "saxpy", "--cluster", "node1:1"], "--insecure"),
+        (["bench", "run", "nosuch", "--cluster", "local"], "there is no kernel 'nosuch'"),
+        (["bench", "run", "saxpy:nosuch", "--cluster", "local"], "has no variant 'nosuch'"),
+        (["bench", "run", "saxpy", "--cluster", "local", "--peers", "nosuch"], "there is no peer 'nosuch'"),
+        (["bench", "run", "saxpy", "--cluster", "local", "--profile", "ncu"], "--profile runs on this machine only"),
+        (["run", "saxpy", "--seeds", "2", "--cluster", "local", "--variant", "nosuch"], "has no variant 'nosuch'"),
         (["bench", "shapes", "--list", "--cluster", "local"], "leave it out with --list"),
     ],
 )

@@ -81,3 +81,19 @@ def test_written_keys_are_private_and_never_replaced(tmp_path):
     assert key_files(str(tmp_path / "keys")) == found
     with pytest.raises(UsageError, match=r"ca\.pem exists"):
         write_keys(str(tmp_path / "keys"))
+
+
+def test_a_misspelt_local_is_said():
+    with pytest.raises(UsageError, match="locl is not 'local', but is taken for another machine"):
+        endpoint("locl")
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "give its name"), ("file", "is no directory")])
+def test_keys_need_a_directory(tmp_path, monkeypatch, name, said):
+    pytest.importorskip("distributed", reason="clusters need Dask")
+    pytest.importorskip("cryptography", reason="it makes the keys")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=said):
+        write_keys(name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

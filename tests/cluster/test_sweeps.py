@@ -161,6 +161,13 @@ def test_a_worker_that_differs_is_refused_by_name(problem, tmp_path, said, monke
     assert len(said) == 1
 
 
+def test_workers_are_listed_whatever_the_client_asks_meanwhile():
+    """A client of Dask asks for the scheduler without its workers every two seconds, and keeps that answer."""
+    with connected("local", None, False, 1) as cluster:
+        cluster.client.sync(cluster.client._update_scheduler_info)
+        assert len(connection.listed_workers(cluster.client)) == 1
+
+
 def test_a_scheduler_that_is_not_there_is_one_error(monkeypatch):
     monkeypatch.setattr(connection, "CONNECT_S", 1.0)
     with pytest.raises(UnavailableError, match="does not answer"), connected("127.0.0.1:9", None, False):
