@@ -78,7 +78,8 @@ def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> En
     if scheme == "tcp" and not insecure and not is_loopback(host):
         raise UsageError(
             f"{host} is {_taken_for(rest)}another machine, and {scheme}:// is not encrypted: anybody who can connect can "
-            "execute code there. Use tls:// with --tls DIRECTORY (ptxkit cluster keys DIRECTORY), or --insecure in a network that you trust"
+            "execute code there. Use tls:// with --tls DIRECTORY (ptxkit cluster keys DIRECTORY), or --insecure in a network "
+            "that you trust"
         )
     bracketed = f"[{host}]" if ":" in host else host
     return Endpoint(f"{scheme}://{bracketed}:{port}", host, None if tls is None else key_files(tls))

@@ -22,7 +22,7 @@ from ptxkit.sweep.interrupts import interrupts_blocked
 
 CORES_A_WORKER = 8  # of a cluster on this machine: a worker that ends takes what its processes were compiling with it
 LEAST_WORKERS = 2
-START_S = 60.0  # for a worker to connect to its scheduler
+START_S = 120.0  # for a worker to connect to its scheduler
 LOOPBACK = "127.0.0.1"
 
 
@@ -73,7 +73,7 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
         slots: number of compiling processes of all workers; None for one on each core.
 
     Raises:
-        UnavailableError: a package is missing, or there is no GPU that is free.
+        UnavailableError: a package is missing, there is no GPU that is free, or workers do not start.
     """
     check_installed()
     from distributed import Nanny, Scheduler, Security, SpecCluster
@@ -104,9 +104,17 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
     serving = {"host": LOOPBACK, "protocol": "tls://", "port": 0, "security": security}
     serving |= {"dashboard_address": f"{LOOPBACK}:0", "dashboard": has_dashboard()}
     with interrupts_blocked():  # its threads and processes leave Ctrl-C to this thread
-        cluster = SpecCluster(
-            workers, scheduler={"cls": Scheduler, "options": serving}, security=security, silence_logs=logging.CRITICAL
-        )
+        try:
+            cluster = SpecCluster(
+                workers, scheduler={"cls": Scheduler, "options": serving}, security=security, silence_logs=logging.CRITICAL
+            )
+        except Exception as error:  # noqa: BLE001  # of Dask, such as an AssertionError after a time limit
+            locks.close()
+            reason = f": {error}" if str(error) else ""
+            raise UnavailableError(
+                f"the workers of this machine did not start within {START_S:g} s ({type(error).__name__}{reason}); "
+                "is it busy, or out of memory?"
+            ) from None
     cluster.ptxkit_locks = locks
     return cluster
 
