@@ -67,7 +67,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PTXKIT_CACHE_DIR"] = f"{folder}/cache"
         alone = swept(Path(folder) / "alone", given.evaluations, None)
-        want = {entry.key: entry.cost for entry in alone}
+        want = {entry.key: entry.cost for entry in read(Path(folder) / "alone").entries}  # as journals round them
         print(f"{len(want)} configurations of {PROBLEM.title}, {given.workers} workers, a kill every {given.every:g} s")
         print("sweep  seconds  killed  lost  twice  other results  same winner", flush=True)
         with connected("local", None, False, given.workers) as cluster:
