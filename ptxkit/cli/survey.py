@@ -132,12 +132,32 @@ def text(survey: Survey, kind: Any) -> str:
     failures = [[f.file, f.error, f.hint] for f in files if f.error]
     if failures:
         tables.append(Table("failures", ("file", "first error", "what to do"), failures, texts=True))
+    if origins := _origins(files):
+        tables.append(Table("", ("folder", "files", "compile", "share", "kernels", "seconds"), origins))
     for title, of in (("verdict", lambda f: f.verdict.value), ("reason", lambda f: f.reason)):
         rows = [[name, str(n), f"{share:.0%}"] for name, (n, share) in survey.shares(of).items()]
         if rows:
             tables.append(Table("", (title, "files", "share"), rows))
     tables.append(Table("", (), (), notes=[_total(survey)]))
     return _bench_text.rendered(tables, kind)
+
+
+def _origins(files: tuple[Surveyed, ...]) -> list[list[str]]:
+    """For each first folder of the paths: files with device code, how many compile, kernels, seconds; [] for one folder."""
+    from ptxkit.source_run.survey import Verdict
+
+    rows = []
+    folders: dict[str, list[Surveyed]] = {}
+    for file in files:
+        first, _, rest = file.file.lstrip("./").partition("/")
+        folders.setdefault(first if rest else ".", []).append(file)
+    for folder, members in folders.items():
+        meant = [f for f in members if f.verdict is not Verdict.NO_DEVICE_CODE]
+        good = [f for f in meant if f.verdict is not Verdict.FAILS]
+        share = f"{len(good) / len(meant):.0%}" if meant else ""
+        seconds = f"{sum(f.seconds for f in members):.1f}"
+        rows.append([folder, str(len(meant)), str(len(good)), share, str(sum(f.kernels for f in good)), seconds])
+    return rows if len(rows) > 1 else []
 
 
 def _row(file: Surveyed) -> list[str]:

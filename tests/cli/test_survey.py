@@ -44,6 +44,16 @@ def test_the_table_the_summary_and_the_exit_code(folder, capsys):
     assert [text for text in shown if text not in out] == []
 
 
+def test_several_folders_are_counted_apart(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("one/a.cu", KERNEL), ("one/b.cu", '#include "nosuch.h"\n' + KERNEL), ("two/deep/c.cu", KERNEL)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    exit_of("one", "two", "--jobs", 1)
+    rows = [line.split()[:5] for line in capsys.readouterr().out.splitlines()]
+    assert ["one", "2", "1", "50%", "1"] in rows and ["two", "1", "1", "100%", "1"] in rows
+
+
 def test_a_header_that_lies_in_the_folder_is_named(folder, capsys):
     (folder / "deep").mkdir()
     (folder / "deep" / "nosuch.h").write_text("")
