@@ -120,6 +120,13 @@ def _target(match: re.Match[str], log: str) -> Reason:
 
 
 _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
+    (
+        r"static and nonstatic member functions with same parameter types",
+        _fixed(
+            "host compiler's dialect",
+            "give the overloads different parameters: nvcc accepts them as its host compiler does, NVRTC follows the standard",
+        ),
+    ),
     (r'cannot open source file "', _headers),
     (
         r"this '\}' closes nothing|this '\{' is not closed",
@@ -161,13 +168,6 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
         _host_name,
     ),
     (_UNDECLARED.pattern, _undeclared),
-    (
-        r"static and nonstatic member functions with same parameter types",
-        _fixed(
-            "host compiler's dialect",
-            "give the overloads different parameters: nvcc accepts them as its host compiler does, NVRTC follows the standard",
-        ),
-    ),
     (
         r"#error directive",
         _fixed("#error", "meet the condition that the message names, mostly with --define or --arch"),
