@@ -84,8 +84,8 @@ def test_the_epilogue_is_applied_to_the_sum_of_all_parts(device):
     ("sizes", "tile", "reason"),
     [
         ((4096, 4096, 4096), {}, "c has tiles for all SMs"),
-        ((64, 64, 128), {}, "k=128 is too short"),
-        ((256, 256, 640), {"PARTS": 12}, "PARTS=12 is more than the 5"),
+        ((64, 64, 64), {}, "k=64 is too short"),
+        ((256, 256, 640), {"PARTS": 12}, "PARTS=12 is more than the 10"),
     ],
 )
 def test_what_the_constraint_refuses(sizes, tile, reason):

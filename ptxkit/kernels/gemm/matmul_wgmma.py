@@ -221,8 +221,8 @@ def split_usable(w: MatmulWgmma, t: Tile) -> bool | str:
         return f"c has tiles for all SMs, or k={w.k} is too short to be divided"
     if most < t.PARTS:
         return f"PARTS={t.PARTS} is more than the {most} for whose sums there is memory"
-    if (steps := cdiv(w.k, BK)) < 2 * t.PARTS:
-        return f"k={w.k} has {steps} steps of {BK}: fewer than two for each of {t.PARTS} parts"
+    if (steps := cdiv(w.k, BK)) < t.PARTS:
+        return f"k={w.k} has {steps} steps of {BK}, fewer than PARTS={t.PARTS}"
     return usable(w, full(t))
 
 

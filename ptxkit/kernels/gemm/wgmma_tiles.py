@@ -89,7 +89,7 @@ def split_candidates(w: MatmulWgmma) -> Iterator[dict[str, int]]:
     for tile in candidates():
         of_c = tiles(w, tile)
         for parts in PARTS:
-            if of_c < w.device.sms and of_c * parts <= MOST_WAVES * w.device.sms and 2 * parts <= steps:
+            if of_c < w.device.sms and of_c * parts <= MOST_WAVES * w.device.sms and parts <= steps:
                 yield {**tile, "PARTS": parts}
 
 
