@@ -163,7 +163,8 @@ class StreamRates:
         launch_us: of a launch without the transfers: start, first latency, end.
         wave_us: the latency that another wave of CTAs adds where no other CTA on the SM hides it.
         column_us: a wgmma of 64 rows, one column and 64 elements along k. sum_us: exchange of one sum.
-        cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM.
+        cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
+            sizes for which these are all SMs.
     """
 
     memory_gbs: float
@@ -390,7 +391,7 @@ H200 = Measured(
         wave_us=1.0,
         column_us=0.0014,
         sum_us=5.3e-5,
-        cluster_ctas=MappingProxyType({1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),
+        cluster_ctas=MappingProxyType({3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),
     ),
     # fitted to 250 times of step8_tma_store at 22 sizes
     products=ProductRates(
@@ -437,9 +438,10 @@ def gemm_tiles(facts: Facts, what: str, m: int, n: int) -> tuple[Mapping[str, An
 
 
 def cluster_ctas(facts: Facts, size: int) -> int:
-    """The most CTAs of clusters of this size that are resident, with one on each SM."""
+    """The most CTAs of clusters of this size that are resident with one on each SM; all SMs where no number is known."""
     entry = measured(facts)
-    return max(size, entry.streams.cluster_ctas[size] * facts.sms // entry.sms)
+    resident = entry.streams.cluster_ctas.get(size, entry.sms // size * size)
+    return max(size, resident * facts.sms // entry.sms)
 
 
 def _scaled(facts: Facts, nbytes: int) -> int:

@@ -10,13 +10,32 @@ clusters that share such an operand are therefore faster. The coefficients are t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
-from ptxkit import cdiv
+from ptxkit import Work, cdiv
 from ptxkit.kernels.measured import measured
+from ptxkit.targets.gpus import DeviceFacts
 
-if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+
+class Product(Protocol):
+    """What the model needs of a product c = a b with c (m, n)."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def device(self) -> DeviceFacts: ...
+    @property
+    def a_layout(self) -> Literal["row", "column"]: ...
+    @property
+    def b_layout(self) -> Literal["row", "column"]: ...
+
+    def work(self) -> Work:
+        """Its flops and bytes."""
+
 
 BK = 64  # elements of k in a step
 LINE_BYTES = 128
@@ -51,13 +70,13 @@ def candidates() -> Iterator[dict[str, int]]:
             yield {**tile, **clusters}
 
 
-def tiles(w: MatmulWgmma, t: Mapping[str, int]) -> int:
+def tiles(w: Product, t: Mapping[str, int]) -> int:
     """Tiles of c, with those beyond its edges that clusters have."""
     down, across = t["CLUSTER_M"], t["CLUSTER_N"]
     return cdiv(w.m, t["BM"] * down) * cdiv(w.n, t["BN"] * across) * down * across
 
 
-def predicted_us(w: MatmulWgmma, t: Mapping[str, int], parts: int = 1) -> float:
+def predicted_us(w: Product, t: Mapping[str, int], parts: int = 1) -> float:
     """The time by the model, with k in this many parts, whose sums are added by another launch."""
     rates, sms = measured(w.device).products, w.device.sms
     down, across, rows, cols = t["CLUSTER_M"], t["CLUSTER_N"], t["BM"], t["BN"]
@@ -78,12 +97,12 @@ def predicted_us(w: MatmulWgmma, t: Mapping[str, int], parts: int = 1) -> float:
     return time + rates.launch_us
 
 
-def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
+def preferred(w: Product) -> Iterator[Mapping[str, Any]]:
     """All candidates, the one with the shortest predicted time first."""
     yield from sorted(candidates(), key=lambda t: predicted_us(w, t))
 
 
-def split_candidates(w: MatmulWgmma) -> Iterator[dict[str, int]]:
+def split_candidates(w: Product) -> Iterator[dict[str, int]]:
     """Tiles with numbers of parts, for products with fewer tiles than there are SMs."""
     steps = cdiv(w.k, BK)
     for tile in candidates():
@@ -93,17 +112,17 @@ def split_candidates(w: MatmulWgmma) -> Iterator[dict[str, int]]:
                 yield {**tile, "PARTS": parts}
 
 
-def split_preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
+def split_preferred(w: Product) -> Iterator[Mapping[str, Any]]:
     """The candidates of :func:`split_candidates`, the one with the shortest predicted time first."""
     yield from sorted(split_candidates(w), key=lambda t: predicted_us(w, t, t["PARTS"]))
 
 
-def most_parts(w: MatmulWgmma) -> int:
+def most_parts(w: Product) -> int:
     """The most parts of k that a candidate has; 0 without one."""
     return max((t["PARTS"] for t in split_candidates(w)), default=0)
 
 
-def split_slower(w: MatmulWgmma) -> str | None:
+def split_slower(w: Product) -> str | None:
     """Why an earlier step is faster: dividing k does not pay, by the model."""
     split = min((predicted_us(w, t, t["PARTS"]) for t in split_candidates(w)), default=None)
     if split is None:
