@@ -14,6 +14,7 @@ from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.ffn.linear_layernorm_gelu import LinearLayernormGelu
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
@@ -186,3 +187,11 @@ def test_rows_that_no_cluster_holds_are_refused():
     workload = LinearLayernormGelu(features=8192)
     with pytest.raises(UsageError, match="8192 features need a cluster of 32 CTAs of 256 columns"):
         workload.variant("cluster").select_tile(workload, Target.parse("sm_90a"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "faster"), [(1, 1024, True), (32, 1024, True), (32, 4096, False), (128, 4096, False)]
+)
+def test_the_cluster_is_chosen_where_it_was_measured_to_be_faster(rows, columns, faster):
+    workload = FfnSublayer(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
+    assert (workload.variant("cluster").slower(workload) is None) is faster

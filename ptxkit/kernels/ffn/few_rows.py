@@ -8,6 +8,7 @@ from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
 from ptxkit.kernels.ffn.linear import cu_type
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile
@@ -65,6 +66,23 @@ def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
             for stages in (12, 8, 6, 4, 3, 2):
                 consumers = 1 if bn == 64 else 2
                 yield {"BN": bn, "CONSUMERS": consumers, "STAGES": stages, "CLUSTER": cluster, "ROWS": rows}
+
+
+def slower(w: Any) -> str | None:
+    """``slower`` of the cluster: when its exchange of sums takes longer than a second launch.
+
+    A CTA sends the sums of a cluster's rows and columns, four in a store. Clusters with other rows read all weights again.
+    """
+    tile = next((tile for tile in preferred(w) if usable(w, Tile(tile)) is True), None)
+    if tile is None:
+        return "no preferred tile fits"
+    rates = measured(w.device)
+    exchange = cdiv(w.rows, tile["ROWS"]) * tile["ROWS"] * tile["BN"] / 4 * rates.remote_store_us
+    if exchange <= rates.streams.launch_us:
+        return None
+    return (
+        f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {rates.streams.launch_us:.3g} us"
+    )
 
 
 def launch(w: Any, t: Tile) -> Launch:

@@ -247,7 +247,7 @@ class FfnSublayer(Workload):
         tile=few_rows.TILE,
         constraint=few_rows.usable,
         prefer=few_rows.preferred,
-        slower=linear.slower_than_two,
+        slower=few_rows.slower,
     )
     def cluster(self, t: Tile) -> list[Launch]:
         """One launch for few rows: a cluster divides k, and exchanges statistics and sums by distributed shared memory."""
