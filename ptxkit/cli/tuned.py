@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ def list_winners(kernel: str | None, gpu: str | None, as_json: bool) -> int:
         click.echo(f"{_directory()} has no winners{_of(kernel, gpu)}")
         return 0
     rows = [
-        [_name(record), model, record.case, record.winner, _time(record), record.day or "-", state or "used"]
+        [_name(model, record), model, record.case, record.winner, _time(record), record.day or "-", state or "used"]
         for (model, record), state in zip(found, states, strict=True)
     ]
     click.echo(table(rows, ["", "GPU", "case", "winner", "time", "date", "state"], left=7))
@@ -127,7 +127,7 @@ def drop(
         raise UsageError("give names, or --kernel, --gpu, --unused or --all, not both")
     if not (names or kernel or gpu or unused or everything):
         raise UsageError("say what to delete: names from `ptxkit tuned list`, --kernel, --gpu, --unused or --all")
-    found = [_named(name) for name in names] if names else _selected(kernel, gpu)
+    found = _distinct(_named(name) for name in names) if names else _selected(kernel, gpu)
     if unused:
         with stdout_set_aside():
             found = [(model, record) for model, record in found if _state(model, record)]
@@ -139,7 +139,8 @@ def drop(
         print_json({"schema": SCHEMA, "directory": str(_directory()), "dropped": values, "dry_run": dry_run})
         return 0
     for model, record in found:
-        click.echo(f"{'would delete' if dry_run else 'deleted'} {_name(record)}: {record.winner} of {record.case} on {model}")
+        done = "would delete" if dry_run else "deleted"
+        click.echo(f"{done} {_name(model, record)}: {record.winner} of {record.case} on {model}")
     if not found:
         click.echo(f"nothing to delete in {_directory()}")
     return 0
@@ -222,7 +223,7 @@ def _selected(kernel: str | None, gpu: str | None) -> list[tuple[str, Record]]:
     from ptxkit.cli._text import nearest
     from ptxkit.workload.tuned import exchange, store
 
-    models = exchange.models(store.gpus(), gpu, store.directory())
+    models = exchange.models(store.gpus(wanted=gpu), gpu, store.directory())
     found = [(model, record) for model in models for record in store.read(store.path_for(model))]
     if kernel is not None and not (chosen := [pair for pair in found if pair[1].kernel == kernel]):
         known = sorted({record.kernel for _, record in found})
@@ -236,20 +237,25 @@ def _named(name: str) -> tuple[str, Record]:
     Raises:
         UsageError: none or several have one.
     """
-    found = [pair for pair in _selected(None, None) if name and _name(pair[1]).startswith(name)]
+    found = [pair for pair in _selected(None, None) if name and _name(*pair).startswith(name)]
     if not found:
         raise UsageError(f"no winner is called {name!r}; ptxkit tuned list shows their names")
     if len(found) > 1:
-        several = ", ".join(_name(record) for _, record in found[:3])
+        several = ", ".join(_name(*pair) for pair in found[:3])
         raise UsageError(f"{len(found)} winners have names that begin with {name!r}: {several}; give more characters")
     return found[0]
 
 
-def _name(record: Record) -> str:
-    """A short name that follows from what the record decides."""
+def _distinct(found: Iterable[tuple[str, Record]]) -> list[tuple[str, Record]]:
+    """Each winner once, in the order given."""
+    return list({(model, record.key): (model, record) for model, record in found}.values())
+
+
+def _name(model: str, record: Record) -> str:
+    """A short name that follows from the GPU model and what the record decides."""
     import hashlib
 
-    return hashlib.sha256(record.key.encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{model} {record.key}".encode()).hexdigest()[:8]
 
 
 def _state(model: str, record: Record) -> str:
@@ -264,6 +270,8 @@ def _state(model: str, record: Record) -> str:
     from ptxkit.workload.resolve import as_recorded
     from ptxkit.workload.tuned import lookup
 
+    if record.incomplete:
+        return record.incomplete
     try:
         target = Target.parse(record.target)
         facts = reference_facts(target)
@@ -276,7 +284,7 @@ def _state(model: str, record: Record) -> str:
 
 
 def _json(model: str, record: Record, state: str) -> dict[str, Any]:
-    return {"name": _name(record), "gpu": model, "unused_because": state or None, **record.to_json()}
+    return {"name": _name(model, record), "gpu": model, "unused_because": state or None, **record.to_json()}
 
 
 def _time(record: Record) -> str:

@@ -175,7 +175,7 @@ def test_push_and_pull_print_each_decision(monkeypatch, capsys, tmp_path, config
         (["tuned", "push", "/dev/null"], 2, "/dev/null is no directory"),
         (["tuned", "pull", "/nowhere"], 2, "there is no directory /nowhere"),
         (["tuned", "push", "OWN"], 2, "own directory"),
-        (["tuned", "pull", "DAMAGED"], 2, "is no file of winners (it is no JSON text); move or delete it"),
+        (["tuned", "pull", "DAMAGED"], 2, "is no file of winners (it is no JSON text); repair it, with those who"),
         (["tuned", "push", "DAMAGED"], 2, "is no file of winners"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -198,6 +198,50 @@ def test_a_damaged_file_of_the_user_is_one_line(capsys, config):
     (config / "nvidia-h200.json").write_text('{"schema": "ptxkit.tuned/9"}')
     code, _, err = ptxkit(capsys, "tuned", "list")
     assert code == 2
-    assert err.endswith("(its schema is 'ptxkit.tuned/9'; this version reads ptxkit.tuned/2); move or delete it\n")
+    assert err.endswith("(ptxkit.tuned/9; this version reads ptxkit.tuned/2); update ptxkit to use it\n")
+    (config / "nvidia-h200.json").write_text('{"schema": "ptxkit.tuned/x"}')
+    _, _, err = ptxkit(capsys, "tuned", "list")
+    assert err.endswith("(its schema is 'ptxkit.tuned/x'; this version reads ptxkit.tuned/2); move or delete it\n")
+
+
+def test_a_damaged_file_stops_only_what_would_record_in_it(monkeypatch, capsys, caplog):
+    monkeypatch.setattr(store, "_said", set())
+    path = store.path_for("ptxkit emulator")
+    path.parent.mkdir(parents=True)
+    damaged = json.dumps({"schema": store.SCHEMA, "gpu": "ptxkit emulator", "records": [record(time_us=10**400).to_json()]})
+    path.write_text(damaged)
+    for words in (["--tune", "--candidates", "1"], ["--tune", "--dry-run"], []):
+        assert ptxkit(capsys, "run", "saxpy", "4096", *words, "--device", "emulator")[0] == 0
+    (line,) = caplog.messages
+    assert str(path) in line and line.endswith("the winners in it are not used")
+    monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind, *rest: Timed())
+    monkeypatch.setattr(tune.Tuning, "run", lambda self, say: pytest.fail("measured"))
+    code, _, err = ptxkit(capsys, "run", "saxpy", "4096", "--tune")
+    assert code == 2 and "record 0 has no valid 'time_us'" in err
+    assert path.read_text() == damaged
+
+
+def test_names_differ_between_gpus_and_a_winner_is_deleted_once(capsys):
+    for gpu in (GPU, "NVIDIA H100"):
+        store.record(gpu, record())
+    found = json.loads(ptxkit(capsys, "tuned", "list", "--json")[1])["records"]
+    (name,) = [one["name"] for one in found if one["gpu"] == GPU]
+    assert len({one["name"] for one in found}) == 2
+    code, out, _ = ptxkit(capsys, "tuned", "drop", name, name[:7])
+    assert code == 0 and out == f"deleted {name}: scalar THREADS=256 of saxpy n=4096 on {GPU}\n"
+    assert store.gpus() == ["NVIDIA H100", GPU] and len(store.read(store.path_for("NVIDIA H100"))) == 1
+
+
+def test_winners_of_older_versions_say_so(capsys, config):
+    config.mkdir(parents=True)
+    entry = {"kernel": "saxpy", "variant": "scalar", "sizes": {"n": 4096}, "options": {}, "tile": {"THREADS": 256}}
+    old = {"schema": store.WITHOUT_PROVENANCE, "gpu": GPU, "entries": [entry]}
+    (config / "nvidia-h200.json").write_text(json.dumps(old))
+    store.record("NVIDIA H100", record(target=""))
+    found = json.loads(ptxkit(capsys, "tuned", "list", "--json")[1])["records"]
+    assert [one["unused_because"] for one in found] == [
+        "it was recorded by an older version, without its target",
+        "it was recorded by an older version, without a hash of its machine code",
+    ]
 
 

@@ -78,11 +78,11 @@ def code_hash(resolved: Resolved) -> str:
 def changed(inputs: str, code: str, resolved: Resolved) -> str:
     """Why a record with these hashes does not apply any more; "" if it does.
 
+    Records without hashes are not compared, see :attr:`ptxkit.workload.tuned.record.Record.incomplete`.
+
     Args:
         resolved: the recorded variant with the recorded tile at the recorded sizes.
     """
-    if not code:
-        return "it was recorded by an older version, without a hash of its machine code"
     try:
         if inputs_hash(resolved) == inputs or code_hash(resolved) == code:
             return ""

@@ -103,7 +103,7 @@ def models(known: Sequence[str], gpu: str | None, where: Path) -> list[str]:
 def _merge(origin: Path, destination: Path, gpu: str | None, dry: bool, *, own: bool) -> Exchange:
     if origin.resolve() == destination.resolve():
         raise UsageError(f"{destination} is this user's own directory of winners; give another one")
-    parts = [_part(name, origin, destination, dry, own) for name in models(store.gpus(origin), gpu, origin)]
+    parts = [_part(name, origin, destination, dry, own) for name in models(store.gpus(origin, gpu), gpu, origin)]
     return Exchange(origin, destination, gpu, dry, tuple(parts))
 
 
@@ -125,8 +125,10 @@ def _part(gpu: str, origin: Path, destination: Path, dry: bool, own: bool) -> Pa
 
 def _unfit(record: Record, latest: datetime.datetime) -> str:
     """Why a record is not exchanged; "" if it is."""
-    if not record.code or record.time_us is None:
-        return "it was recorded by an older version, without a hash of its machine code"
+    if record.incomplete:
+        return record.incomplete
+    if record.time_us is None:
+        return "it was recorded by an older version, without a time"
     if moment(record) > latest:
         return f"it is dated {record.day}, in the future; a clock is wrong"
     return ""

@@ -43,6 +43,8 @@ def applies(found: Record | None, workload: Workload, resolve: Resolve) -> bool:
 
 def objection(found: Record, workload: Workload, resolve: Resolve) -> str:
     """Why a record of the workload's kernel is not used today; "" if it is."""
+    if found.incomplete:
+        return found.incomplete
     variant = workload.variants().get(found.variant)
     if variant is None:
         return f"{workload.name} has no variant {found.variant} any more"

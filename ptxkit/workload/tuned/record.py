@@ -15,6 +15,7 @@ SCOPES: tuple[Scope, ...] = ("tile", "variant")
 EXACT_UP_TO = 16  # sizes up to here are a class each: a batch of 1 and one of 16 take other kernels
 PARTS = 4  # classes of each power of two: sizes of a class differ by at most a fifth
 ALIGNMENT = 64  # elements: powers of two up to here that divide a size are told apart
+LONGEST_US = 1e15  # of a time, about 30 years; larger values are damage, and quotients of them may overflow
 Scalar = str | int | float | bool
 
 
@@ -110,6 +111,12 @@ class Record:
         """The class of its sizes, see :func:`size_class`."""
         return size_class(self.sizes)
 
+    @property
+    def incomplete(self) -> str:
+        """Why what was measured cannot be compared with the code of today; "" if it can be."""
+        missing = "a hash of its machine code" if not self.code else "its target" if not self.target else ""
+        return f"it was recorded by an older version, without {missing}" if missing else ""
+
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values."""
         return {**asdict(self), "others": [asdict(other) for other in self.others]}
@@ -141,7 +148,7 @@ def parsed(value: Any) -> Record:
     """A record from its JSON value; keys that this version does not know are left out.
 
     Raises:
-        MalformedError: a key is missing or has a value of another type; the message names it.
+        MalformedError: a key is missing or has a value of another type or out of range; the message names it.
     """
     if not isinstance(value, dict):
         raise MalformedError("is no object")
@@ -172,9 +179,9 @@ def moment(record: Record) -> datetime.datetime:
 def _moment(text: str) -> datetime.datetime | None:
     try:
         found = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        return found.astimezone(datetime.UTC) if found.tzinfo is not None else None
+    except (ValueError, OverflowError):  # the second where it is before the year 1 or after 9999 in UTC
         return None
-    return found.astimezone(datetime.UTC) if found.tzinfo is not None else None
 
 
 def _other(value: Any) -> Measured:
@@ -197,9 +204,9 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_time(value: Any, *, at_least_0: bool = False) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return value >= 0 if at_least_0 else value > 0
+    return (value >= 0 if at_least_0 else value > 0) and value <= LONGEST_US
 
 
 def _expect(name: str, holds: object) -> None:

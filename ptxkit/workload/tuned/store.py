@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -37,8 +38,12 @@ def path_for(gpu: str, where: Path | None = None) -> Path:
     return (where or directory()) / f"{stem_of(gpu)}.json"
 
 
-def gpus(where: Path | None = None) -> list[str]:
+def gpus(where: Path | None = None, wanted: str | None = None) -> list[str]:
     """The GPU models that have a file in a directory, sorted.
+
+    Args:
+        where: the directory; None for the user's. wanted: a model, or part of its name: files that cannot be read and, by
+            their names, belong to other models are left out.
 
     Raises:
         UsageError, FileAccessError: the directory or a file cannot be read.
@@ -50,14 +55,28 @@ def gpus(where: Path | None = None) -> list[str]:
         return []
     except OSError as error:
         raise refused(folder, error, "read") from None
+    meant = files if wanted is None else _named_as(wanted, files)
     found = []
     for path in files:
-        gpu = _content(path)[0]
-        if path != path_for(gpu, folder):
+        try:
+            gpu = _content(path)[0]
+        except PtxkitError:
+            if path in meant:
+                raise
+            continue
+        if gpu and path != path_for(gpu, folder) and (wanted is None or wanted.lower() in gpu.lower()):
             name = path_for(gpu, folder).name
-            raise UsageError(f"{path} has the winners of {gpu!r}, whose file is {name}; rename or delete it")
-        found.append(gpu)
+            advice = _advice(path, "rename or delete it", "rename it")
+            raise UsageError(f"{path} has the winners of {gpu!r}, whose file is {name}; {advice}")
+        if gpu and path == path_for(gpu, folder):
+            found.append(gpu)
     return found
+
+
+def _named_as(gpu: str, files: Sequence[Path]) -> list[Path]:
+    """The files that a GPU model, or a part of its name, may mean: the one with exactly its name, else all that contain it."""
+    stem = stem_of(gpu)
+    return [path for path in files if path.stem == stem] or [path for path in files if stem in path.stem]
 
 
 def read(path: Path) -> tuple[Record, ...]:
@@ -154,22 +173,45 @@ def _content(path: Path) -> tuple[str, tuple[Record, ...]]:
     try:
         status = path.stat()
     except FileNotFoundError:
+        if path.is_symlink():
+            advice = _advice(path, "delete the link or restore the file", "restore the file")
+            raise UsageError(f"{path} is a link that leads nowhere, to {path.readlink()}; {advice}") from None
         return "", ()
     except OSError as error:
         raise refused(path, error, "read") from None
     return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
+def _advice(path: Path, own: str, shared: str) -> str:
+    """What to do about a file of the user, or about one of a directory that others may use too."""
+    if path.parent == directory():
+        return own
+    return f"{shared}, with those who share the directory, or select other GPU models with --gpu"
+
+
 @lru_cache(maxsize=16)
 def _read(path: Path, *state: int) -> tuple[str, tuple[Record, ...]]:
     try:
         value = json.loads(read_bytes(path))
+        _check_not_newer(path, value)
         return _decoded(value)
     except OSError as error:
         raise refused(path, error, "read") from None
     except (ValueError, RecursionError) as error:
         why = error if isinstance(error, MalformedError) else "it is no JSON text"
-        raise UsageError(f"{path} is no file of winners ({why}); move or delete it") from None
+        advice = _advice(path, "move or delete it", "repair it")
+        raise UsageError(f"{path} is no file of winners ({why}); {advice}") from None
+
+
+def _check_not_newer(path: Path, value: Any) -> None:
+    """Raise UsageError for a file whose schema has a greater version than that of this package."""
+    schema = value.get("schema") if isinstance(value, dict) else None
+    name, newest = SCHEMA.split("/")
+    found = re.fullmatch(rf"{re.escape(name)}/([0-9]{{1,9}})", schema) if isinstance(schema, str) else None
+    if found is not None and int(found[1]) > int(newest):
+        raise UsageError(
+            f"{path} was written by a newer version of ptxkit ({schema}; this version reads {SCHEMA}); update ptxkit to use it"
+        )
 
 
 def _decoded(value: Any) -> tuple[str, tuple[Record, ...]]:

@@ -73,7 +73,11 @@ def test_a_record_is_what_its_json_says(record):
     assert again == record and again.text == record.text and again.key == record.key
 
 
-A = Record("saxpy", {"n": 4}, {}, "scalar", {"THREADS": 128}, "tile", 2.0, 0.1, 40, "2026-11-26T10:00:00+00:00", code="c")
+A = Record(
+    *("saxpy", {"n": 4}, {}, "scalar", {"THREADS": 128}, "tile", 2.0, 0.1, 40, "2026-11-26T10:00:00+00:00"),
+    target="sm_90a",
+    code="c",
+)
 
 
 @pytest.mark.parametrize(

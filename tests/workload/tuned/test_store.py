@@ -147,11 +147,16 @@ def test_a_lock_that_is_held_too_long_is_one_line(tmp_path):
         ({"options": {"eps": float("nan")}}, "record 0 has no valid 'options'"),
         ({"time_us": -1}, "record 0 has no valid 'time_us'"),
         ({"time_us": "2"}, "record 0 has no valid 'time_us'"),
+        ({"time_us": 10**400}, "record 0 has no valid 'time_us'"),
+        ({"spread_us": 1e300}, "record 0 has no valid 'spread_us'"),
         ({"samples": 1.5}, "record 0 has no valid 'samples'"),
         ({"at": "yesterday"}, "record 0 has no valid 'at'"),
         ({"at": "2026-11-26T10:00:00"}, "record 0 has no valid 'at'"),
+        ({"at": "0001-01-01T00:00:00+14:00"}, "record 0 has no valid 'at'"),
+        ({"at": "9999-12-31T23:59:59-10:00"}, "record 0 has no valid 'at'"),
         ({"scope": "all"}, "record 0 has no valid 'scope'"),
         ({"others": [{"variant": "x"}]}, "record 0 has no valid 'others'"),
+        ({"others": [{"variant": "x", "tile": {}, "time_us": 10**400}]}, "record 0 has no valid 'others'"),
     ],
 )
 def test_values_of_other_types_are_refused_and_kept(change, message):
@@ -162,6 +167,7 @@ def test_values_of_other_types_are_refused_and_kept(change, message):
     for action in (lambda: store.read(path), lambda: add(5, 1)):
         with pytest.raises(UsageError, match=message):
             action()
+    assert store.read_leniently(GPU) == ()
     assert path.read_text() == text
 
 
@@ -187,3 +193,34 @@ def test_a_pipe_under_the_name_of_a_file_is_one_line():
     with pytest.raises(UsageError, match="is a pipe, not a regular file"):
         store.read(path)
     assert store.read_leniently(GPU) == ()
+
+
+@pytest.mark.parametrize("action", [store.gpus, lambda: add(5, 1), lambda: store.read(store.path_for(GPU))])
+def test_a_link_that_leads_nowhere_is_one_line(action):
+    path = store.path_for(GPU)
+    path.parent.mkdir(parents=True)
+    path.symlink_to("gone.json")
+    with pytest.raises(UsageError, match=r"nvidia-h200.json is a link that leads nowhere, to gone.json; delete the link"):
+        action()
+    assert store.read_leniently(GPU) == ()
+    assert path.is_symlink() and not path.exists()
+
+
+@pytest.mark.parametrize(
+    "name, wanted, refused",
+    [
+        ("nvidia-h100.json", "h200", False),
+        ("nvidia-h200-nvl.json", "nvidia h200", False),
+        ("nvidia-h200-nvl.json", "h200", True),
+        ("nvidia-h100.json", None, True),
+        ("nvidia-h200.json", "NVIDIA H200", True),
+    ],
+)
+def test_files_of_other_models_need_not_be_readable(name, wanted, refused):
+    add(1, 1)
+    (store.directory() / name).write_text("{")
+    if refused:
+        with pytest.raises(UsageError, match="is no file of winners"):
+            store.gpus(wanted=wanted)
+    else:
+        assert store.gpus(wanted=wanted) == [GPU]
