@@ -219,3 +219,19 @@ def test_short_launches_compile_nothing(monkeypatch):
     monkeypatch.setattr(native_wave.NativeProgram, "compile", lambda *given: pytest.fail("compiled"))
     kernel = ptxkit.compile(SOURCE, device="emulator")["stack"]
     kernel(np.zeros(8, np.int32), np.ones(8, np.int32), grid=1, block=8)
+
+
+def test_the_message_of_an_interrupted_launch_counts_what_machine_code_has_executed(machine_code, monkeypatch):
+    run = native_wave.NativeWave._run
+
+    def interrupted(self, *given):
+        if len(machine_code) == 3:
+            raise KeyboardInterrupt
+        return run(self, *given)
+
+    monkeypatch.setattr(native_wave.NativeWave, "_run", interrupted)
+    source = "__global__ void loop(int* x, int n) { for (int i = 0; i < n; i++) x[threadIdx.x] += i; }"
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        measured(source, "loop", lambda: [np.zeros(32, np.int32), np.int32(1 << 20)], 1, 32)
+    count = int(re.search(r"after ([0-9,]+) thread instructions", str(stopped.value))[1].replace(",", ""))
+    assert count > 3 * 32 * 64  # an execution of machine code ends after at least 64 blocks

@@ -136,10 +136,16 @@ class Wave(WaveCalls, WaveValues):
         try:
             self._run()
         except (KeyboardInterrupt, TimeLimitError) as error:
-            raise type(error)(interrupted(self, stop_reason(error))) from None
+            raise type(error)(self._interrupted(stop_reason(error))) from None
         finally:
             if self.native is not None:
-                self.native.finish()
+                self.native.add_counts()
+
+    def _interrupted(self, why: str) -> str:
+        """The message of a wave that is ended from outside."""
+        if self.native is not None:
+            self.native.add_counts()
+        return interrupted(self, why)
 
     def _run(self) -> None:
         ready, blocks, machine, launch = self.ready, self.blocks, self.launch.machine, self.launch
@@ -217,10 +223,10 @@ class Wave(WaveCalls, WaveValues):
         """Called before each block if the launch has a limit of instructions or is being stopped."""
         launch = self.launch
         if launch.stopped:
-            raise StoppedError(interrupted(self, launch.stopped))
+            raise StoppedError(self._interrupted(launch.stopped))
         limit = launch.settings.max_instructions
         if limit is not None and not group.resume and launch.count(group.lanes * len(block.instructions)) > limit:
-            raise InstructionLimitError(interrupted(self, "stopped by max_instructions"))
+            raise InstructionLimitError(self._interrupted("stopped by max_instructions"))
 
     def step(self, group: Group, block: BasicBlock) -> None:
         """``group`` executes ``block``, or as much of it as it may execute now."""

@@ -462,8 +462,8 @@ class NativeWave:
 
     # -- counts ------------------------------------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Add the counts to the wave's."""
+    def add_counts(self) -> None:
+        """Add the counts since the last call to the wave's: when it ends, and before a message states them."""
         tally = self.wave.tally
         for b in np.flatnonzero(self.block_warps).tolist():
             tally.block_lanes[b] += int(self.block_lanes[b])
@@ -477,6 +477,9 @@ class NativeWave:
         for n, s in np.argwhere(self.traffic[..., context.LANES]).tolist():
             lanes, units, fronts, conflicts = (int(v) for v in self.traffic[n, s])
             tally.access(n, SPACES[s], lanes * self.sizes[n], units, fronts, conflicts, lanes)
+        counts = (self.block_lanes, self.block_warps, self.predicated, self.branches, self.divergent, self.unwritten)
+        for array in (*counts, self.traffic):
+            array[...] = 0
 
 
 def storage_places(frame: Frame, program: NativeProgram) -> dict[str, int]:
