@@ -136,7 +136,7 @@ def target_that_runs(name: str) -> Target:
 
 def is_older_than_all(name: str) -> bool:
     """Whether ``name`` (``sm_70``) is an architecture before the oldest target that ptxkit knows."""
-    match = re.fullmatch(r"sm_(\d+)", name)
+    match = re.fullmatch(r"sm_(\d{1,9})", name)
     return match is not None and int(match[1]) < next(iter(TARGETS.values())).cc
 
 
@@ -218,7 +218,7 @@ def lowest_target(requires: Iterable[str], default: str = "sm_90a") -> Target:
 def _nearest(text: str) -> str:
     from difflib import get_close_matches
 
-    digits = re.sub(r"\D", "", text)
+    digits = re.sub(r"\D", "", text)[:9]  # int() refuses thousands of digits
     near = get_close_matches(f"sm_{text.strip().lower().removeprefix('sm_')}", TARGETS, n=3, cutoff=0.6)
     if digits and not near:
         near = sorted(TARGETS, key=lambda name: (abs(TARGETS[name].cc - int(digits)), name))[:3]

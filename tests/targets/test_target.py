@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.errors import UsageError
-from ptxkit.targets import FEATURES, TARGETS, Target, lowest_target, missing, needed_target, needs, rule_of
+from ptxkit.targets import (
+    FEATURES,
+    TARGETS,
+    Target,
+    lowest_target,
+    missing,
+    needed_target,
+    needs,
+    rule_of,
+    target_that_runs,
+)
 
 targets = st.sampled_from(sorted(TARGETS.values(), key=lambda t: t.order))
 
@@ -21,6 +31,13 @@ def test_parse_takes_every_usual_spelling(text):
 def test_an_unknown_target_names_the_nearest(text, near):
     with pytest.raises(UsageError, match=near):
         Target.parse(text)
+
+
+def test_a_name_with_thousands_of_digits_is_an_unknown_target():
+    name = "sm_" + "9" * 5000
+    for read in (Target.parse, target_that_runs):
+        with pytest.raises(UsageError, match="there is no target"):
+            read(name)
 
 
 def test_the_table_has_every_architecture_and_suffix():
