@@ -12,7 +12,7 @@ holds the barrier of this_grid().sync() in cooperative_groups.h."""
 
 NO_GRID_WORKSPACE = (
     "the kernel reads the workspace of a cooperative launch, as this_grid() does, but the launch is not cooperative: "
-    "grid.sync() needs cooperative=True"
+    "grid.sync() needs cooperative=True, or --cooperative"
 )
 
 RESERVED_SHARED = "%reserved_smem_offset_"

@@ -131,6 +131,7 @@ class SharedSite(Site):
                 bad,
                 lambda a: (
                     f"{a + self.size - end} bytes past the end of the CTA's {launch.shared_bytes:,} bytes of shared memory"
+                    + ("" if launch.shared_bytes else "; the launch gives it none (shared=, or --shared BYTES)")
                     if a >= SHARED_BASE
                     else "below the CTA's shared memory (a null pointer?)"
                 ),

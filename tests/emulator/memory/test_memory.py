@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
+import ptxkit
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.memory.traffic import sectors, wavefronts
@@ -265,3 +266,11 @@ def test_addresses_of_parameters_fit_in_32_bits():
         out, unused = run(np.zeros(6, np.uint32), np.zeros(1, np.uint32))
         assert out[0] == out[2] and out[1] == out[3] and out[1] == GLOBAL_BASE >> 32 and out[4:].tolist() == [1, 1]
         assert not unused.any()
+
+
+def test_shared_memory_that_the_launch_does_not_give_is_named_with_its_option():
+    source = "__global__ void k(int* x) { extern __shared__ int s[]; s[threadIdx.x] = 1; x[0] = s[0]; }"
+    emulator = ptxkit.device("emulator")
+    compiled = ptxkit.compile(source, device=emulator)["k"]
+    with pytest.raises(MemoryFault, match=r"the launch gives it none \(shared=, or --shared BYTES\)"):
+        compiled(emulator.upload(np.zeros(1, np.int32)), grid=1, block=1)
