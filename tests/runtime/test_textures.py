@@ -148,6 +148,8 @@ def test_an_object_lives_as_long_as_its_launch():
         (lambda a: Texture(a, address="wrap"), "wrap and mirror need normalized=True"),
         (lambda a: Texture(a, filter="cubic"), "filter takes one of point, linear"),
         (lambda a: Texture(a, channels=3), "channels takes 1, 2 or 4, not 3"),
+        (lambda a: Texture(a, channels=np.array([1, 2])), "channels takes 1, 2 or 4, not a ndarray"),
+        (lambda a: Texture(a, address=np.zeros(2)), "address takes one of wrap, clamp, mirror, border, not a ndarray"),
         (lambda a: Texture(a, border=(1, 2)), "border takes 4 numbers"),
         (lambda a: Texture(a, levels=3), "levels need normalized=True, and shape"),
         (lambda a: Texture(a, seamless=True), "seamless is for the kinds cube"),

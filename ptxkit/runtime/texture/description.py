@@ -44,7 +44,7 @@ _REAL = Rule(
 
 
 def _one_of(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise UsageError(f"{owner}: {name} takes one of {', '.join(allowed)}, not {shown(value)}")
 
 
@@ -65,7 +65,7 @@ class _Image:
     def _check(self, kinds: tuple[str, ...]) -> None:
         if self.kind:
             _one_of(self._owner, "kind", self.kind, kinds)
-        if self.channels not in (1, 2, 4):
+        if not isinstance(self.channels, int | np.integer) or self.channels not in (1, 2, 4):
             raise UsageError(f"{self._owner}: channels takes 1, 2 or 4, not {shown(self.channels)}")
         if self.shape is not None:
             if not isinstance(self.shape, tuple):
