@@ -102,9 +102,12 @@ def variants_of(workload: Workload | None) -> Iterator[Candidate]:
 
 
 def last_steps_of(workload: Workload | None, count: int) -> Iterator[Candidate]:
-    """The last ``count`` optimization steps of a kernel, one of which is its fastest; a variant of another name is no step."""
+    """The last ``count`` optimization steps of a kernel, one of which is its fastest; a variant of another name is no step.
+
+    Steps for other sizes, to which the description objects at these, are left out.
+    """
     steps = [(other, variant) for other, variant in variants_of(workload) if variant.name.startswith("step")]
-    yield from steps[-count:]
+    yield from [(other, step) for other, step in steps if step.slower is None or step.slower(other) is None][-count:]
 
 
 def _element(workload: Workload) -> Any:
