@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.cluster.calls import call
 from ptxkit.cluster.gpus import ClusterGpu, from_values
 from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, endpoint, is_loopback
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
@@ -43,7 +44,8 @@ class Connection:
         with _answering(self.address):
             if not listed_workers(self.client):
                 return {}
-            found: dict[str, Mapping[str, Any]] = self.client.run(describe, on_error="return")
+            found: dict[str, Mapping[str, Any]]
+            found = call(self.client, lambda: self.client.run(describe, on_error="return"), ANSWER_S)
             return found
 
     def gpu(self) -> ClusterGpu | None:
@@ -67,9 +69,9 @@ def listed_workers(client: Any) -> dict[str, Any]:
     ``Client.scheduler_info`` is of no use: a periodic request of the client replaces its answer by one without workers.
 
     Raises:
-        OSError: the scheduler does not answer.
+        OSError, TimeoutError: the scheduler does not answer.
     """
-    found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    found: dict[str, Any] = call(client, lambda: client.scheduler.identity(n_workers=-1), ANSWER_S)["workers"]
     return found
 
 
@@ -108,7 +110,9 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
 
 def _dashboard(client: Any, host: str) -> str:
     """Where the pages of a scheduler are: they are at a loopback address of its machine."""
-    port = client.sync(client.scheduler.identity, n_workers=0)["services"].get("dashboard") if has_dashboard() else None
+    if not has_dashboard():
+        return ""
+    port = call(client, lambda: client.scheduler.identity(n_workers=0), ANSWER_S)["services"].get("dashboard")
     if port is None:
         return ""
     page = f"http://127.0.0.1:{port}/status"

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.cluster.calls import call
 from ptxkit.cluster.connection import listed_workers
 from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import difference, identity
@@ -164,7 +165,7 @@ class Dispatcher:
     def _cancel(self, tasks: list[Any]) -> None:
         """Cancel tasks; in another thread, since the scheduler may not answer."""
         if tasks:
-            self._gatherer.submit(self.client.cancel, tasks, force=True)
+            self._gatherer.submit(call, self.client, lambda: self.client.cancel(tasks, force=True), RESULT_S)
 
     def _accept(self, job: Job, *, first: bool = False) -> None:
         """Let a job wait for a worker, after the others unless it is to be the ``first``."""
@@ -222,7 +223,11 @@ class Dispatcher:
     def _describe(self, address: str, info: Mapping[str, Any]) -> None:
         """In another thread, since the worker may hang."""
         try:
-            found = self.client.run(describe, *self.kernels, workers=[address], on_error="return").get(address)
+            found = call(
+                self.client,
+                lambda: self.client.run(describe, *self.kernels, workers=[address], on_error="return"),
+                HUNG_S,
+            ).get(address)
         except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl: it has ended
             found = error
         self._events.put((self._welcome, (address, info, found)))
@@ -289,8 +294,8 @@ class Dispatcher:
         error: BaseException | None
         result = None
         try:
-            error = None if task.status == "finished" else task.exception(timeout=RESULT_S)
-            result = task.result(timeout=RESULT_S) if error is None else None
+            error = None if task.status == "finished" else call(self.client, task.exception, RESULT_S)
+            result = call(self.client, task.result, RESULT_S) if error is None else None
         except Exception as problem:  # noqa: BLE001  # of Dask, tornado or ssl: the result is lost
             error = problem
         self._events.put((self._finished, (seat, job, task, result, error)))
@@ -316,7 +321,7 @@ class Dispatcher:
         elif isinstance(error, WorkerFailed) or kind == "KilledWorker":
             self._deaths.append([job])
             self._blame(job, str(seat))
-        elif kind in ("CancelledError", "FutureCancelledError", "TimeoutError", "CommClosedError"):
+        elif kind in ("CancelledError", "FutureCancelledError", "TimeoutError", "CommClosedError", "ConnectionAbortedError"):
             self._accept(job, first=True)  # the connection was lost with the result
         elif not job.future.done():
             job.future.set_exception(error)

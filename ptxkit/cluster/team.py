@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ptxkit.cluster import held
+from ptxkit.cluster.calls import call
 from ptxkit.cluster.connection import Connection
 from ptxkit.cluster.dispatch import Dispatcher
 from ptxkit.cluster.seats import CPU, GPU, Job, Seat
@@ -86,12 +87,12 @@ class Team:
         addresses = list(self.dispatcher.seats)
         self.dispatcher.close()
         if addresses and self._client.status == "running":
-            options = {"workers": addresses, "on_error": "ignore"}
-            released = threading.Thread(
-                target=self._client.run, args=(held.release, self.ticket), kwargs=options, daemon=True
-            )
-            released.start()  # a worker that does not answer ends its processes by itself after a while
-            released.join(RELEASE_S)
+            with suppress(OSError, TimeoutError):  # a worker that does not answer ends its processes by itself after a while
+                call(
+                    self._client,
+                    lambda: self._client.run(held.release, self.ticket, workers=addresses, on_error="ignore"),
+                    RELEASE_S,
+                )
 
 
 def on_workers(kernel: str) -> str:

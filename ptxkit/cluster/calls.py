@@ -1,0 +1,67 @@
+"""Requests to the scheduler and the workers of a cluster that end.
+
+The synchronous methods of a Dask client (``run``, ``cancel``, ``Future.result``) hand a coroutine to the client's event loop
+and wait for it in the calling thread. They wait without a limit where the loop was stopped before it began the coroutine,
+which happens when another thread closes the client at that moment, and where a worker never answers. A thread that waits
+like that keeps the process from ending. :func:`call` also ends when the client is closed, and after a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+LOOK_S = 0.25  # interval at which the state of the client is read during a request
+
+
+def call(client: Any, request: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """The result of a request.
+
+    Args:
+        client: of Dask.
+        request: called on the client's event loop, where the methods of the client return awaitables.
+        seconds: after which the request is given up.
+
+    Raises:
+        TimeoutError: there was no answer in time. ConnectionAbortedError: the client is closed. Others: of the request.
+    """
+    loop = client.loop.asyncio_loop
+    answer: Future[T] = Future()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def perform() -> None:
+        try:
+            answer.set_result(await request())
+        except asyncio.CancelledError:  # by the client, or because the request was given up
+            answer.set_exception(ConnectionAbortedError("the connection with the cluster was closed during a request"))
+            raise
+        except Exception as error:  # noqa: BLE001  # it is raised in the calling thread
+            answer.set_exception(error)
+
+    def begin() -> None:
+        tasks.append(loop.create_task(perform()))
+
+    def give_up() -> None:
+        for task in tasks:
+            task.cancel()
+
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError:  # the loop is closed
+        raise ConnectionAbortedError("the connection with the cluster is closed") from None
+    end = time.monotonic() + seconds
+    while not wait([answer], min(LOOK_S, max(0.0, end - time.monotonic()))).done:
+        closed = client.status == "closed" or not loop.is_running()
+        if closed or time.monotonic() >= end:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(give_up)
+            if closed:
+                raise ConnectionAbortedError("the connection with the cluster was closed during a request")
+            raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()
