@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,3 +304,17 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@cache
+def code_digest(*packages: Path) -> str:
+    """The hash of all Python sources below some directories, which stands for a version of the code in keys of caches.
+
+    Unlike a version number it changes with every edit. A directory without sources, as in an archive, counts by its name only.
+    """
+    found = blake2b(digest_size=16)
+    for package in packages:
+        found.update(f"{package.name}\n".encode())
+        for path in sorted(package.rglob("*.py")):
+            found.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return found.hexdigest()

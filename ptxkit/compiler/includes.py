@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from ptxkit.compiler.cache import digest
@@ -68,8 +69,8 @@ class _Scan:
         self._by_macro: list[tuple[str, str, str, bool]] = []  # (macro, argument, directory, trusted)
 
     def run(self, text: str, directory: str, defines: str) -> Closure:
-        self._remember_macros(defines)
-        self._read(text, directory, is_trusted=False)
+        self._remember(_lines_of(defines))
+        self._read(_lines_of(text), directory, is_trusted=False)
         while self._by_macro:  # last, because a macro may be defined after its use
             macro, argument, where, is_trusted = self._by_macro.pop()
             if macro not in self._macros and not is_trusted:
@@ -79,12 +80,9 @@ class _Scan:
                 self._look_up(name, where if quoted else None, every=False)
         return self._found
 
-    def _read(self, text: str, directory: str, is_trusted: bool) -> None:
-        if "\\\n" in text:
-            text = text.replace("\\\n", "")
-        self._remember_macros(text)
-        for match in _DIRECTIVE.finditer(text):
-            following, quoted, angled, macro, argument, has_next, has_quoted, has_angled = match.groups()
+    def _read(self, lines: _Lines, directory: str, is_trusted: bool) -> None:
+        self._remember(lines)
+        for following, quoted, angled, macro, argument, has_next, has_quoted, has_angled in lines.directives:
             if macro:
                 self._by_macro.append((macro, argument or "", directory, is_trusted))
                 continue
@@ -92,8 +90,8 @@ class _Scan:
             start = directory if quoted or has_quoted else None
             self._look_up(name, start, every=bool(following or has_next))
 
-    def _remember_macros(self, text: str) -> None:
-        for name, parameter, quoted, angled in _MACRO_VALUE.findall(text):
+    def _remember(self, lines: _Lines) -> None:
+        for name, parameter, quoted, angled in lines.macros:
             self._macros.setdefault(name, set()).add((parameter, quoted or angled, bool(quoted)))
 
     def _look_up(self, name: str, directory: str | None, every: bool) -> None:
@@ -107,11 +105,36 @@ class _Scan:
     def _enter(self, path: str) -> bool:
         if path in self._found.absent:
             return False
+        is_trusted = path.startswith(self._trusted)
         try:
-            data = Path(path).read_bytes()
+            contents, lines = (_read_once if is_trusted else _read)(path)
         except OSError:
             self._found.absent.add(path)
             return False
-        self._found.headers[path] = digest(data)
-        self._read(data.decode(errors="replace"), path.rpartition("/")[0], path.startswith(self._trusted))
+        self._found.headers[path] = contents
+        self._read(lines, path.rpartition("/")[0], is_trusted)
         return True
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a file that count: the groups of each match of ``_DIRECTIVE``, and of ``_MACRO_VALUE``."""
+
+    directives: tuple[tuple[str, ...], ...]
+    macros: tuple[tuple[str, ...], ...]
+
+
+def _lines_of(text: str) -> _Lines:
+    if "\\\n" in text:
+        text = text.replace("\\\n", "")
+    return _Lines(tuple(m.groups() for m in _DIRECTIVE.finditer(text)), tuple(_MACRO_VALUE.findall(text)))
+
+
+def _read(path: str) -> tuple[str, _Lines]:
+    """The digest of a file, and its lines that count."""
+    data = Path(path).read_bytes()
+    return digest(data), _lines_of(data.decode(errors="replace"))
+
+
+_read_once = lru_cache(maxsize=8192)(_read)
+"""The same for the CUDA headers, which do not change while a process runs; a source with host code is scanned many times."""

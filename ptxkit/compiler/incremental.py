@@ -13,25 +13,30 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.cache import Cache, default_cache, digest
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.image_cache import content_key, load, store
+from ptxkit.compiler.includes import Closure
 from ptxkit.compiler.request import Request
 
-if TYPE_CHECKING:
-    from ptxkit.compiler.includes import Closure
 
+def cached_compile(
+    request: Request, build: Callable[[Request], Image], note: Callable[[Closure], object] | None = None
+) -> Image:
+    """The image of a request, from the cache, or built and stored there.
 
-def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:
-    """The image of a request, from the cache, or built and stored there."""
-    if (image := find(request)) is not None:
+    Args:
+        note: is given the headers that the request may include, before it is built.
+    """
+    if (image := find(request, note)) is not None:
         return image
     cache = default_cache()
     base = base_key(request)
     found = scan(request)
+    if note is not None:
+        note(found)
     key = image_key(base, found.headers)
     if not found.unresolved and (image := load(cache, key)):
         _write_manifest(cache, base, found)
@@ -45,19 +50,26 @@ def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image
     return image
 
 
-def find(request: Request) -> Image | None:
-    """The cached image of a request with the current headers; None if it was not found this way, although it may be cached."""
+def find(request: Request, note: Callable[[Closure], object] | None = None) -> Image | None:
+    """The cached image of a request with the current headers; None if it was not found this way, although it may be cached.
+
+    Args:
+        note: is given these headers, where the image was found.
+    """
     cache = default_cache()
     base = base_key(request)
     known = _read_manifest(cache, base)
-    return load(cache, image_key(base, known)) if known is not None else None
+    image = load(cache, image_key(base, known.headers)) if known is not None else None
+    if known is not None and image is not None and note is not None:
+        note(known)
+    return image
 
 
 def key_of(request: Request) -> str:
     """The key under which the image of a request with the current headers is cached; compiles nothing."""
     base = base_key(request)
     known = _read_manifest(default_cache(), base)
-    return image_key(base, scan(request).headers if known is None else known)
+    return image_key(base, (known or scan(request)).headers)
 
 
 def base_key(request: Request) -> str:
@@ -84,7 +96,7 @@ def image_key(base: str, headers: dict[str, str]) -> str:
 
 def scan(request: Request) -> Closure:
     """The headers that may enter a request's compile."""
-    from ptxkit.compiler.includes import closure  # imported here, because a run that finds its manifest does not scan
+    from ptxkit.compiler.includes import closure
 
     directories, pre_included, defines = _from_options(request.options)
     search = (*directories, *request.include_dirs)
@@ -118,20 +130,21 @@ def _sources(request: Request, found: Closure) -> tuple[str, ...]:
 
 
 def _unchanged(found: Closure) -> bool:
-    return _hashes(found.headers) == found.headers and not any(Path(path).exists() for path in found.absent)
+    return hashes(found.headers) == found.headers and not any(Path(path).exists() for path in found.absent)
 
 
-def _hashes(paths: Iterable[str]) -> dict[str, str] | None:
-    hashes = {}
+def hashes(paths: Iterable[str]) -> dict[str, str] | None:
+    """Path -> digest of the contents of each file; None if one of them cannot be read."""
+    found = {}
     for path in paths:
         try:
-            hashes[path] = digest(Path(path).read_bytes())
+            found[path] = digest(Path(path).read_bytes())
         except OSError:
             return None
-    return hashes
+    return found
 
 
-def _read_manifest(cache: Cache, base: str) -> dict[str, str] | None:
+def _read_manifest(cache: Cache, base: str) -> Closure | None:
     """The headers of the last compile with their present contents, or None when the list cannot be used."""
     data = cache.get(f"{base}-headers")
     if data is None:
@@ -142,10 +155,10 @@ def _read_manifest(cache: Cache, base: str) -> dict[str, str] | None:
     except (ValueError, KeyError, TypeError):
         cache.drop(f"{base}-headers")
         return None
-    hashes = _hashes(headers)
-    if hashes is None or any(Path(path).exists() for path in absent):
+    contents = hashes(headers)
+    if contents is None or any(Path(path).exists() for path in absent):
         return None
-    return hashes
+    return Closure(contents, set(absent))
 
 
 def _write_manifest(cache: Cache, base: str, found: Closure) -> None:

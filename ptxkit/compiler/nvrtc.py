@@ -19,6 +19,7 @@ from ptxkit.targets import Target
 
 if TYPE_CHECKING:
     from ptxkit.compiler.diagnostics import Diagnostic, SourceText
+    from ptxkit.compiler.host_code.headers import Headers
 
 
 def compile_source(
@@ -66,16 +67,28 @@ def compile_source(
     wanted = request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo, headers)
     if not cache:
         return shortened(without_host_code(wanted, compile_request))
+    from ptxkit.compiler.host_code import kept
     from ptxkit.compiler.incremental import cached_compile
 
-    return shortened(without_host_code(wanted, lambda one: cached_compile(one, compile_request)))
+    if (known := kept.find(wanted)) is not None:
+        return shortened(known)
+    files = kept.Files()
+    image = without_host_code(wanted, lambda one: cached_compile(one, compile_request, files.note), files.note_entered)
+    if image.expanded:
+        kept.store(wanted, image, files)
+    return shortened(image)
 
 
-def without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Image:
+def without_host_code(
+    wanted: Request, build: Callable[[Request], Image], note: Callable[[Headers], object] = lambda headers: None
+) -> Image:
     """Compile a source, or only its device part where it has host code.
 
     A source that has no signs of host code is first compiled as it is. If that fails, and leaving out what a parser takes for
     host code helps, that counts; otherwise the first failure is reported, which concerns the whole source.
+
+    Args:
+        build: compiles. note: is given the headers of a source whose host code was left out.
     """
     from ptxkit.compiler.host_code.compile import compile_device_part, extracted, may_have_host_code
 
@@ -91,6 +104,7 @@ def without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Ima
         if failure is not None and not found.has_host_code:
             raise failure
         image = compile_device_part(wanted, found, build)
+        note(found.headers)
     except (CompileError, UnavailableError) as error:
         if failure is not None and not (found is not None and error is not failure and found.explains(failure)):
             raise failure from None
@@ -98,8 +112,8 @@ def without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Ima
     image = replace(image, expanded=found.part.unit.text, left_out=found.left_out)
     if not found.note:
         return image
-    note = f"{Path(wanted.name).name}: note: {found.note}"
-    return replace(image, log=f"{image.log}\n{note}".lstrip("\n"))
+    remark = f"{Path(wanted.name).name}: note: {found.note}"
+    return replace(image, log=f"{image.log}\n{remark}".lstrip("\n"))
 
 
 def is_cached(

@@ -15,5 +15,6 @@ out only if nothing that is left names them. A use of any of these in device cod
 :mod:`.device_part`   finds the device code of a translation unit
 :mod:`.headers`       where an included header comes from: libcu++, a file, or nothing, if only hosts need it
 :mod:`.compile`       compiles the device part, and leaves out what the compiler shows to be host code
+:mod:`.kept`          keeps the result on disk, so that an unchanged source is neither parsed nor compiled again
 ====================  =================================================================================================
 """

@@ -381,9 +381,7 @@ def _replacement(piece: Piece) -> str:
 
 
 def _blank(out: list[str], start: int, end: int) -> None:
-    for i in range(start, min(end, len(out))):
-        if out[i] not in "\r\n":
-            out[i] = " " if out[i] else ""
+    out[start:end] = [one if one in "\r\n" else " " for one in out[start:end]]  # "" stays, too
 
 
 def _put(out: list[str], at: int, text: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from ptxkit.compiler.cache import digest
 from ptxkit.compiler.host_code.device_part import DevicePart, Dropped
 from ptxkit.compiler.host_code.preprocessor import Inclusion
 from ptxkit.compiler.paths import include_dir
@@ -217,6 +218,8 @@ class Headers:
         missing: headers that were not found.
         standard: standard headers that libcu++ may offer.
         roots: directories that are not on the include path, and that hold libraries which are used as they are.
+        read: path -> digest of each header that was entered. looked_up: each path at which a header was looked for -> whether
+            there is one.
     """
 
     search: tuple[str, ...]
@@ -233,13 +236,15 @@ class Headers:
     missing: set[str] = field(default_factory=set)
     standard: set[str] = field(default_factory=set)
     roots: list[str] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)
+    looked_up: dict[str, bool] = field(default_factory=dict)
 
     def find(self, name: str, quoted: bool, includer: str) -> tuple[str, str] | str | None:
         """The path and text of a header to enter; the text of one of whose code nothing can be host code; or None."""
         if name in STANDARD_HEADERS:
             return STANDARD_HEADERS[name]
         directory = self.directory if includer == self.source else str(Path(includer).parent)
-        path = _file(name, quoted, directory, self.search)
+        path = self._file(name, quoted, directory)
         is_own = path is not None and str(path).startswith(self.own)
         if path is None or (name in HOST_ONLY and is_own):
             (self.standard if name in LIBCUDACXX else self.missing).add(name)
@@ -252,7 +257,10 @@ class Headers:
         try:
             if is_own:
                 return path.read_text(encoding="utf-8") if str(path).startswith(str(include_dir())) else None
-            return str(path), path.read_text(encoding="utf-8-sig", errors="replace")
+            data = path.read_bytes()
+            self.read[str(path)] = digest(data)
+            text = data.decode("utf-8-sig", errors="replace")
+            return str(path), text.replace("\r\n", "\n").replace("\r", "\n")
         except OSError:
             return None  # NVRTC reports it
 
@@ -326,6 +334,47 @@ class Headers:
         ]
 
 
+    # -- where headers are looked for
+
+    def _exists(self, path: Path) -> bool:
+        return self.looked_up.setdefault(str(path), path.exists())
+
+    def _is_file(self, path: Path) -> bool:
+        return self._exists(path) and path.is_file()
+
+    def _file(self, name: str, quoted: bool, directory: str) -> Path | None:
+        for place in (directory, *self.search) if quoted else self.search:
+            path = Path(place) / name
+            if self._is_file(path):
+                return path.resolve()
+        if not quoted and "/" not in name:
+            return None
+        return self._nearby(name, Path(directory)) or self._in_wheel(name)
+
+    def _in_wheel(self, name: str) -> Path | None:
+        """A header of a library for device code that is installed as a wheel, in a directory of its own."""
+        if not name.startswith(("cutlass/", "cute/")):
+            return None
+        for site in dict.fromkeys(sys.path):
+            path = Path(site) / "cutlass_library" / "source" / "include" / name
+            if self._is_file(path):
+                return path.resolve()
+        return None
+
+    def _nearby(self, name: str, directory: Path) -> Path | None:
+        """A header in a directory above, or in a directory for headers there, where build files would have pointed with -I."""
+        for above in (directory, *directory.parents[:LEVELS]):
+            if above == Path.home() or above.parent == above:
+                return None
+            for beside in ("", *HEADER_DIRECTORIES):
+                path = above / beside / name
+                if self._is_file(path):
+                    return path.resolve()
+            if self._exists(above / ".git"):  # the root of the project
+                return None
+        return None
+
+
 def wheel_of(name: str) -> str:
     """The wheel that holds a header for device code; "" for a header of no known wheel."""
     return next((wheel for start, wheel in WHEELS.items() if name.startswith(start)), "")
@@ -358,38 +407,3 @@ def _from_libcudacxx(name: str, search: tuple[str, ...]) -> str:
         if any((Path(place) / "cuda" / "std" / file).is_file() for place in search):
             return f"#pragma once\n#include <cuda/std/{file}>\nnamespace std {{ using namespace ::cuda::std; }}\n"
     return "#pragma once\n"
-
-
-def _file(name: str, quoted: bool, directory: str, search: tuple[str, ...]) -> Path | None:
-    for place in (directory, *search) if quoted else search:
-        path = Path(place) / name
-        if path.is_file():
-            return path.resolve()
-    if not quoted and "/" not in name:
-        return None
-    return _nearby(name, Path(directory)) or _in_wheel(name)
-
-
-def _in_wheel(name: str) -> Path | None:
-    """A header of a library for device code that is installed as a wheel, in a directory of its own."""
-    if not name.startswith(("cutlass/", "cute/")):
-        return None
-    for site in dict.fromkeys(sys.path):
-        path = Path(site) / "cutlass_library" / "source" / "include" / name
-        if path.is_file():
-            return path.resolve()
-    return None
-
-
-def _nearby(name: str, directory: Path) -> Path | None:
-    """A header in a directory above, or in a directory for headers there, where build files would have pointed with -I."""
-    for above in (directory, *directory.parents[:LEVELS]):
-        if above == Path.home() or above.parent == above:
-            return None
-        for beside in ("", *HEADER_DIRECTORIES):
-            path = above / beside / name
-            if path.is_file():
-                return path.resolve()
-        if (above / ".git").exists():  # the root of the project
-            return None
-    return None

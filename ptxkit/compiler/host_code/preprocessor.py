@@ -149,6 +149,7 @@ class Unit:
     extra_brace: tuple[Inclusion, int] | None = None
     is_certain: bool = True
     _starts: list[int] = field(default_factory=list)
+    _known: dict[tuple[int, int], list[tuple[Inclusion, int, int]]] = field(default_factory=dict)
 
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments that overlap a range of the text."""
@@ -159,14 +160,17 @@ class Unit:
         return [s for s in self.segments[first:last] if s.at < end and s.at + s.length > start]
 
     def places(self, start: int, end: int) -> list[tuple[Inclusion, int, int]]:
-        """The range of each inclusion that a range of the text comes from."""
+        """The range of each inclusion that a range of the text comes from; kept, because every compilation asks again."""
+        known_places = self._known.get((start, end))
+        if known_places is not None:
+            return known_places
         out: dict[int, tuple[Inclusion, int, int]] = {}
         for s in self.between(start, end):
             a = s.start + max(0, start - s.at) if s.exact else s.start
             b = s.start + min(s.length, end - s.at) if s.exact else s.end
             known = out.get(id(s.inclusion))
             out[id(s.inclusion)] = (s.inclusion, min(a, known[1]), max(b, known[2])) if known else (s.inclusion, a, b)
-        return list(out.values())
+        return self._known.setdefault((start, end), list(out.values()))
 
 
 Finder = Callable[[str, bool, str], "tuple[str, str] | str | None"]
