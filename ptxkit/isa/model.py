@@ -316,6 +316,10 @@ class Function:
     declared_only: bool = False
     line: int = 0
 
+    def symbols(self) -> frozenset[str]:
+        """The names of variables, functions and labels that its instructions use."""
+        return frozenset(name for i in self.instructions for operand in i.operands for name in symbols_in(operand))
+
 
 @dataclass(frozen=True, slots=True)
 class Module:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ptxkit.isa.body import BodyParser
+from ptxkit.isa.collection import without_collection
 from ptxkit.isa.constants import parse_integer
 from ptxkit.isa.declarations import (
     LINKAGES,
@@ -40,7 +41,8 @@ def parse(text: str, path: str = "<ptx>") -> Module:
     Raises:
         PtxSyntaxError: with ``path:line:column``, what was found and what was expected; its log shows the line.
     """
-    return _ModuleParser(text, path).parse()
+    with without_collection():
+        return _ModuleParser(text, path).parse()
 
 
 class _ModuleParser:

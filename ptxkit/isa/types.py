@@ -30,6 +30,14 @@ class PtxType:
         """Size in memory, in bytes."""
         return max(1, self.bits // 8)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return named, (self.name,)
+
+
+def named(name: str) -> PtxType:
+    """The type of a name, as pickled types are read: there is one object for each type."""
+    return TYPES[name]
+
 
 def _type(name: str, bits: int, kind: str, dtype: str) -> PtxType:
     return PtxType(name, bits, kind, np.dtype(dtype))

@@ -11,7 +11,6 @@ import numpy as np
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.errors import UsageError
 from ptxkit.isa.mangled import qualified_name
-from ptxkit.isa.model import symbols_in
 from ptxkit.runtime.buffers import DeviceArray, Memory
 
 if TYPE_CHECKING:
@@ -144,7 +143,6 @@ def written_variables(module: Module) -> list[Variable]:
     found = [v for v in every if v.space == "global" and v.bytes and not v.name.startswith(STRING)]
     if not found:
         return []
-    instructions = (i for function in module.functions.values() for i in function.instructions)
-    named = {name for i in instructions for operand in i.operands for name in symbols_in(operand)}
+    named = {name for function in module.functions.values() for name in function.symbols()}
     named.update(symbol for variable in every for _, symbol, *_ in variable.relocations)
     return [v for v in found if v.name in named]

@@ -14,9 +14,9 @@ from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Module
-from ptxkit.isa.parser import parse
 from ptxkit.runtime.emulated import ptx_name
 from ptxkit.runtime.parameters import Parameter, parameters_of
+from ptxkit.runtime.parsed_modules import parsed
 from ptxkit.runtime.source_names import parameter_declarations, source_text
 from ptxkit.source_run.grammar import ELEMENT_TYPES
 from ptxkit.targets import TARGETS, Target
@@ -117,7 +117,7 @@ class CompiledFile:
     @cached_property
     def module(self) -> Module:
         """The PTX."""
-        return parse(self.image.ptx, ptx_name(self.image.source_name))
+        return parsed(self.image.ptx, ptx_name(self.image.source_name))
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
