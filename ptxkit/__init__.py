@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ptxkit.workload.launch import Tolerance as Tolerance
     from ptxkit.workload.launch import Work as Work
     from ptxkit.workload.launch import cdiv as cdiv
+    from ptxkit.workload.parallel import by_rows as by_rows
     from ptxkit.workload.variant import variant as variant
     from ptxkit.workload.workload import Workload as Workload
 
@@ -46,6 +47,7 @@ _HOMES = {
     "Tolerance": "ptxkit.workload.launch",
     "Work": "ptxkit.workload.launch",
     "Workload": "ptxkit.workload.workload",
+    "by_rows": "ptxkit.workload.parallel",
     "cdiv": "ptxkit.workload.launch",
     "compile": "ptxkit.runtime.api",
     "debug": "ptxkit.debugger.api",

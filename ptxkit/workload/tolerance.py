@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit.workload.launch import Tolerance, Work
+from ptxkit.workload.parallel import BLOCK, in_threads
 
 BASES = {
     "float64": Tolerance(relative=1e-12, absolute=1e-14),
@@ -56,7 +57,8 @@ divided by its significand between 1 and 2."""
 
 SAMPLES = 1 << 20
 SAMPLED_SIDE = 1024
-GROUP = 1 << 18  # elements of which means are computed at a time, so that the float64 temporaries stay in the cache
+
+PARTS = 64  # slices of a large matrix that threads take; the sums of columns do not depend on the number of threads
 SMALLEST_SIDE = 16  # minimum length of rows and columns from which the magnitude of partial sums is estimated
 OF_GEOMETRIC = 1.5  # the mean of normally distributed magnitudes over their geometric mean
 ENOUGH = 64
@@ -200,31 +202,31 @@ class Typical:
         self._height = shape[-2]
         groups = list(_groups(expected.reshape(prod(shape[:-2]), *shape[-2:])))
         if matrix:
-            self._by_row, self._by_column = _concatenated(map(_means, groups))
-            self._row_factor, self._column_factor = _concatenated(map(_scales, groups))
+            self._by_row, self._by_column = _concatenated(in_threads(_means, groups))
+            self._row_factor, self._column_factor = _concatenated(in_threads(_scales, groups))
         else:
             self._by_row, self._by_column = np.zeros(prod(shape[:-1])), np.zeros((prod(shape[:-2]), 1))
-            logarithms = [_mean_logarithm(group, axis=2) for group in groups]
+            logarithms = in_threads(lambda group: _mean_logarithm(group, axis=2), groups)
             self._row_factor = OF_GEOMETRIC * np.exp(np.concatenate(logarithms).reshape(-1))
             self._column_factor = np.ones_like(self._by_column)
 
-    def of(self, start: int, stop: int) -> npt.NDArray[np.float64] | float:
-        """The magnitudes of the elements from ``start`` to ``stop`` in the order of memory, which begin and end rows."""
+    def at(self, elements: npt.NDArray[np.intp]) -> npt.NDArray[np.float64] | float:
+        """The magnitudes around elements, given by their indices in the order of memory; one for all without rows."""
         if not self.columns:
             return self._one
-        rows = slice(start // self.columns, stop // self.columns)
-        matrix = np.arange(rows.start, rows.stop) // self._height
-        means = np.minimum(self._by_row[rows, None], self._by_column[matrix])
-        scaled = self._row_factor[rows, None] * self._column_factor[matrix]
+        rows, columns = np.divmod(elements, self.columns)
+        matrices = rows // self._height
+        if self._by_column.shape[1] == 1:  # of rows only
+            columns = np.zeros_like(columns)
+        means = np.minimum(self._by_row[rows], self._by_column[matrices, columns])
+        scaled = self._row_factor[rows] * self._column_factor[matrices, columns]
         typical: npt.NDArray[np.float64] = np.maximum(means, scaled)
-        if typical.shape[1] < self.columns:
-            typical = np.repeat(typical, self.columns, axis=1)
-        return typical.reshape(-1)
+        return typical
 
 
 def _groups(matrices: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """The matrices of an array, as many at a time as have about 2^18 elements together; at least one."""
-    step = max(1, GROUP // (matrices.shape[1] * matrices.shape[2]))
+    """The matrices of an array, as many at a time as have about a block of elements together; at least one."""
+    step = max(1, BLOCK // (matrices.shape[1] * matrices.shape[2]))
     for start in range(0, len(matrices), step):
         yield matrices[start : start + step]
 
@@ -240,15 +242,28 @@ def _concatenated(
 def _means(matrices: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Mean magnitudes of the rows and of the columns of each matrix; infinity and NaN count as 0."""
     count, height, width = matrices.shape
-    by_row, total = np.empty((count, height)), np.zeros((count, width))
-    step = max(1, GROUP // (count * width))
-    for start in range(0, height, step):
-        with np.errstate(all="ignore"):
-            part = np.abs(matrices[:, start : start + step].astype(np.float64))
-        part[~np.isfinite(part)] = 0.0
-        by_row[:, start : start + step] = part.mean(axis=2)
-        total += part.sum(axis=1)
-    return by_row * _raised(width), total / height * _raised(height)
+    by_row = np.empty((count, height))
+    step = max(1, BLOCK // (count * width))
+
+    def of_rows(rows: slice) -> npt.NDArray[np.float64]:
+        total = np.zeros((count, width))
+        for start in range(rows.start, rows.stop, step):
+            here = slice(start, min(start + step, rows.stop))
+            with np.errstate(all="ignore"):
+                part = np.abs(matrices[:, here].astype(np.float64))
+            part[~np.isfinite(part)] = 0.0
+            by_row[:, here] = part.mean(axis=2)
+            total += part.sum(axis=1)
+        return total
+
+    totals = in_threads(of_rows, _parts(height, step))
+    return by_row * _raised(width), sum(totals[1:], totals[0]) / height * _raised(height)
+
+
+def _parts(rows: int, step: int) -> list[slice]:
+    """Rows in at most :data:`PARTS` slices, of at least ``step`` rows each but the last; at least one slice."""
+    length = max(step, -(-rows // PARTS), 1)
+    return [slice(start, min(start + length, rows)) for start in range(0, max(rows, 1), length)]
 
 
 def _raised(count: int) -> float:
@@ -263,7 +278,9 @@ def _scales(matrices: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.ND
     finite and not zero.
     """
     _, height, width = matrices.shape
-    by_row = _mean_logarithm(matrices[:, :, :: max(1, width // SAMPLED_SIDE)], axis=2)
+    sampled = matrices[:, :, :: max(1, width // SAMPLED_SIDE)]
+    parts = _parts(height, max(1, BLOCK // (len(matrices) * sampled.shape[2])))
+    by_row = np.concatenate(in_threads(lambda rows: _mean_logarithm(sampled[:, rows], axis=2), parts), axis=1)
     by_column = _mean_logarithm(matrices[:, :: max(1, height // SAMPLED_SIDE)], axis=1)
     present = np.isfinite(by_row)
     count = np.maximum(present.sum(axis=1, keepdims=True), 1)

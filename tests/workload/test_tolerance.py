@@ -106,7 +106,7 @@ def test_a_huge_element_does_not_widen_what_others_may_differ_by():
     c = np.random.default_rng(0).normal(size=(M, N))
     c[3, 4] = 1e30
     typical = Typical(c)
-    magnitudes = typical.of(0, c.size).reshape(M, N)
+    magnitudes = typical.at(np.arange(c.size)).reshape(M, N)
     magnitudes[3, 4] = 0
     assert magnitudes.max() < 10
 
@@ -115,7 +115,7 @@ def test_matrices_of_few_rows_are_one_matrix():
     """Each token has two heads: the magnitude of a row is that of the row, and not the median of all."""
     scales = np.repeat(10.0 ** -np.arange(40), 2).reshape(40, 2, 1)
     expected = scales * np.random.default_rng(0).uniform(0.5, 1, (40, 2, 64))
-    found = np.asarray(Typical(expected).of(0, expected.size)).reshape(expected.shape)
+    found = np.asarray(Typical(expected).at(np.arange(expected.size))).reshape(expected.shape)
     assert (found / expected).max() < 4 and (found / expected).min() > 0.25
 
 
@@ -123,7 +123,7 @@ def test_matrices_of_few_rows_are_one_matrix():
 def test_the_typical_magnitude_varies_little_where_all_elements_are_alike(shape):
     """The smallest mean of thousands of means of few elements would be far below the typical magnitude."""
     expected = np.random.default_rng(0).normal(size=shape)
-    found = np.asarray(Typical(expected).of(0, expected.size))
+    found = np.asarray(Typical(expected).at(np.arange(expected.size)))
     assert found.min() > 0.5 and found.mean() < 1.5
 
 
@@ -254,5 +254,5 @@ def test_tf32_truncation_is_permitted_for_large_elements():
 
 def test_rows_of_a_few_tokens_have_magnitudes_of_their_own():
     expected = np.array([[1.0], [1e-3]]) * np.random.default_rng(0).normal(size=(2, 256))
-    found = np.asarray(Typical(expected).of(0, expected.size)).reshape(2, 256)
+    found = np.asarray(Typical(expected).at(np.arange(expected.size))).reshape(2, 256)
     assert 0.5 < found[0, 0] < 1.5 and 0.5e-3 < found[1, 0] < 1.5e-3

@@ -11,7 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from ptxkit import Tolerance
 from ptxkit.errors import DescriptionError
-from ptxkit.workload.verify import CHUNK, compare, compare_all
+from ptxkit.workload import element_errors
+from ptxkit.workload.parallel import BLOCK
+from ptxkit.workload.verify import compare, compare_all
 
 f32 = np.float32
 FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
@@ -88,11 +90,11 @@ def test_the_first_wrong_element_is_described():
 
 
 def test_an_error_beyond_the_first_chunk_is_found():
-    expected = np.ones(2 * CHUNK + 10)
+    expected = np.ones(2 * BLOCK + 10)
     actual = expected.astype(f32)
-    actual[CHUNK + 5] = 2
+    actual[BLOCK + 5] = 2
     verdict = compare("y", actual, expected)
-    assert verdict.worst.startswith(f"y[{CHUNK + 5}] is 2")
+    assert verdict.worst.startswith(f"y[{BLOCK + 5}] is 2")
     assert (verdict.max_abs_error, verdict.max_rel_error, verdict.mismatches) == (1, 1, 1)
 
 
@@ -133,3 +135,39 @@ def test_several_outputs_give_one_verdict():
     assert not verdict.verified
     assert (verdict.elements, verdict.mismatches, verdict.max_abs_error) == (5, 2, 1)
     assert verdict.worst.startswith("b[0]")
+
+
+@given(
+    st.sampled_from(FLOATS),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 1e-3, 0.3]),
+    st.builds(
+        Tolerance,
+        relative=st.sampled_from([0.0, 1e-3, 0.1]),
+        absolute=st.sampled_from([0.0, 1e-3]),
+        ulp=st.sampled_from([0.0, 0.5, 1.0]),
+        typical=st.sampled_from([0.0, 1e-2]),
+    ),
+)
+def test_blocks_of_finite_numbers_are_compared_as_all_others(dtype, seed, error, allowed):
+    """The comparison of finite numbers in arrays that are used again, against the one that handles every number."""
+    rng = np.random.default_rng(seed)
+    expected = rng.normal(0, 1, 500) * 10.0 ** rng.integers(-9, 2, 500) * rng.integers(0, 2, 500)
+    actual = (expected * (1 + error * rng.normal(0, 1, 500))).astype(dtype)
+    form = element_errors.Format.of(actual.dtype)
+    around = rng.uniform(0, 1, 500)
+    errors, wrong = element_errors.float_errors(actual, expected, form, allowed, around)
+    found = element_errors.compared(actual, expected, form, allowed, lambda inside: around[inside])
+    assert np.array_equal(found.largest, [e.max() for e in errors])
+    assert np.array_equal(np.zeros(500, bool) if found.wrong is None else found.wrong, wrong)
+
+
+@pytest.mark.parametrize("place", [0, 499, BLOCK - 1, BLOCK, 2 * BLOCK + 499])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2.0])
+def test_one_wrong_element_of_a_large_output_is_found(place, value):
+    expected = np.ones(2 * BLOCK + 500)
+    actual = expected.astype(np.float32)
+    actual[place] = value
+    verdict = compare("y", actual, expected)
+    assert (verdict.verified, verdict.mismatches) == (False, 1)
+    assert f"y[{place}]" in verdict.worst

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ACTIVATION_FLOPS,
     ELEMENTS,
@@ -38,6 +38,7 @@ class AddActivation(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, self.n, self.dtype), "residual": uniform(rng, self.n, self.dtype)}
 
+    @by_rows("x", "residual")
     def reference(self, x: np.ndarray[Any, Any], residual: np.ndarray[Any, Any]) -> dict[str, Any]:
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
             total = x.astype(np.float64) + residual.astype(np.float64)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     DERIVATIVE_FLOPS,
     ELEMENTS,
@@ -37,6 +37,7 @@ class AddActivationBackward(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {name: uniform(rng, self.n, self.dtype) for name in ("dy", "x", "residual")}
 
+    @by_rows("dy", "x", "residual")
     def reference(
         self, dy: np.ndarray[Any, Any], x: np.ndarray[Any, Any], residual: np.ndarray[Any, Any]
     ) -> dict[str, Any]:

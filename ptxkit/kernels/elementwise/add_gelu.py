@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ACTIVATION_FLOPS,
     ELEMENTS,
@@ -38,6 +38,7 @@ class AddGelu(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, self.n, self.dtype), "y": uniform(rng, self.n, self.dtype)}
 
+    @by_rows("x", "y")
     def reference(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
             return {"out": activation("gelu", x.astype(np.float64) + y.astype(np.float64))}

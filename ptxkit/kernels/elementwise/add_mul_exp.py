@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     TILE,
     framework,
@@ -34,6 +34,7 @@ class AddMulExp(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, self.n), "y": uniform(rng, self.n)}
 
+    @by_rows("x", "y")
     def reference(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
         with np.errstate(all="ignore"):  # exp(1e38) is infinite, as in the kernel
             return {"out": np.exp((x.astype(np.float64) + y) * 2)}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, cdiv, uniform, variant
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, SCALAR_THREADS, framework, scalar, width
 from ptxkit.kernels.elementwise.philox import random_words
@@ -47,10 +47,23 @@ class BiasDropoutResidual(Workload):
         scale: np.float32,
         seed: np.uint64,
     ) -> dict[str, Any]:
-        kept = (random_words(x.size, int(seed)) >= threshold).reshape(x.shape)
+        words = random_words(x.size, int(seed)).reshape(x.shape)
+        return self._sum(x=x, residual=residual, words=words, bias=bias, threshold=threshold, scale=np.float64(scale))
+
+    @by_rows("x", "residual", "words")
+    def _sum(
+        self,
+        x: np.ndarray[Any, Any],
+        residual: np.ndarray[Any, Any],
+        words: np.ndarray[Any, Any],
+        bias: np.ndarray[Any, Any],
+        threshold: np.uint32,
+        scale: np.float64,
+    ) -> dict[str, Any]:
+        """The reference, from the random words of all elements."""
         with np.errstate(all="ignore"):
-            value = (x.astype(np.float64) + bias.astype(np.float64)) * np.float64(scale)
-            return {"out": np.where(kept, value, 0) + residual.astype(np.float64)}
+            value = (x.astype(np.float64) + bias.astype(np.float64)) * scale
+            return {"out": np.where(words >= threshold, value, 0) + residual.astype(np.float64)}
 
     def outputs(self) -> Mapping[str, Any]:
         return {"out": ((self.rows, self.cols), self.dtype)}

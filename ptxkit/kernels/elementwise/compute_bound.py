@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import TILE, framework, launch, preferred, scalar, usable
 from ptxkit.kernels.measured import measured
 
@@ -39,6 +39,7 @@ class ComputeBound(Workload):
         # |a| < 1 bounds values and their errors; with a < 0 the sign alternates, so that a missing step changes the result.
         return {"x": uniform(rng, self.n), "a": np.float32(-1 + 2.0**-10), "b": np.float32(0.125)}
 
+    @by_rows("x")
     def reference(self, x: np.ndarray[Any, Any], a: np.float32, b: np.float32) -> dict[str, Any]:
         power = np.float64(a) ** self.fmas
         return {"out": power * x + np.float64(b) * (1 - power) / (1 - np.float64(a))}

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ptxkit.workload.parallel import in_threads
+
 Words = npt.NDArray[np.uint32]
 
 CHUNK = 1 << 15  # counters computed at a time, so that temporary arrays stay in the cache
@@ -29,9 +31,12 @@ def philox4x32_10(counter: Words, key: tuple[int, int]) -> Words:
 def random_words(count: int, seed: int) -> Words:
     """The words of elements 0 to ``count`` - 1 under a 64-bit seed: element i has word i % 4 of counter i / 4."""
     words = np.empty((-(-count // 4), 4), np.uint32)
-    for first in range(0, len(words), CHUNK):
+
+    def fill(first: int) -> None:
         quads = np.arange(first, min(first + CHUNK, len(words)), dtype=np.uint64)
         counter = np.zeros((4, len(quads)), np.uint32)
         counter[0], counter[1] = quads & _LOW, quads >> np.uint64(32)
         words[first : first + CHUNK] = philox4x32_10(counter, (seed & 0xFFFFFFFF, seed >> 32)).T
+
+    in_threads(fill, range(0, len(words), CHUNK))
     return words.reshape(-1)[:count]

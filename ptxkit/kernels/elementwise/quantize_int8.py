@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import SCALAR_THREADS, TILE, framework, launch, preferred, scalar, usable
 
 
@@ -37,6 +37,7 @@ class QuantizeInt8(Workload):
         scale = np.float32(self.scale)
         return {"scale": scale, "inverse": np.float32(1) / scale, "zero_point": np.float32(self.zero_point)}
 
+    @by_rows("x")
     def reference(
         self, x: np.ndarray[Any, Any], scale: np.float32, inverse: np.float32, zero_point: np.float32
     ) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import slower_than_scalar
 
 
@@ -21,6 +21,7 @@ class Saxpy(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"a": np.float32(2.5), "x": uniform(rng, self.n), "y": uniform(rng, self.n)}
 
+    @by_rows("x", "y")
     def reference(self, a: np.float32, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
         return {"y": np.float64(a) * x + y}
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ACTIVATION_FLOPS,
     ELEMENTS,
@@ -39,6 +39,7 @@ class Swiglu(Workload):
         shape = (self.rows, self.cols)
         return {"gate": uniform(rng, shape, self.dtype), "up": uniform(rng, shape, self.dtype)}
 
+    @by_rows("gate", "up")
     def reference(self, gate: np.ndarray[Any, Any], up: np.ndarray[Any, Any]) -> dict[str, Any]:
         with np.errstate(all="ignore"):  # 0 * inf is NaN
             return {"out": activation("silu", gate.astype(np.float64)) * up.astype(np.float64)}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ACTIVATION_FLOPS,
     DERIVATIVE_FLOPS,
@@ -40,6 +40,7 @@ class SwigluBackward(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {name: uniform(rng, (self.rows, self.cols), self.dtype) for name in ("dy", "gate", "up")}
 
+    @by_rows("dy", "gate", "up")
     def reference(
         self, dy: np.ndarray[Any, Any], gate: np.ndarray[Any, Any], up: np.ndarray[Any, Any]
     ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Tile, Tolerance, Work, Workload, cdiv, uniform
+from ptxkit import Tile, Tolerance, Work, Workload, by_rows, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
 
 
@@ -25,6 +25,7 @@ class Gate(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, self.n), "gate": uniform(rng, self.n)}
 
+    @by_rows("x", "gate")
     def reference(self, x: np.ndarray[Any, Any], gate: np.ndarray[Any, Any]) -> dict[str, Any]:
         return {"y": activation("gelu", x.astype(np.float64)) * gate}
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import derivative, width
 from ptxkit.kernels.measured import H200_FACTS, measured
 from ptxkit.kernels.rows import rows as row
@@ -196,6 +196,7 @@ class Gradients(Workload):
             dy[np.abs(scaled + shift) <= NEAR_ZERO * (np.abs(scaled) + np.abs(shift))] = 0
         return made
 
+    @by_rows("x", "dy", "rstd", "mean", summed=["dgamma", "dbeta"])
     def reference(
         self,
         x: np.ndarray[Any, Any],

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, cdiv, uniform, variant
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
@@ -31,6 +31,7 @@ class FusedL2norm(Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, (self.rows, self.cols)), "eps": np.float32(self.eps)}
 
+    @by_rows("x")
     def reference(self, x: np.ndarray[Any, Any], eps: np.float32) -> dict[str, Any]:
         wide = x.astype(np.float64)
         with np.errstate(all="ignore"):  # NaN and infinity propagate

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
@@ -16,7 +16,7 @@ from ptxkit.kernels.rows import rows as row
 def gelu_tanh(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The tanh approximation of GELU, in a form without cancellation for negative arguments."""
     with np.errstate(over="ignore"):
-        y: np.ndarray[Any, Any] = x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        y: np.ndarray[Any, Any] = x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * (x * x * x))))
     return y
 
 
@@ -41,6 +41,7 @@ class Layernorm(Workload):
         gamma, beta = uniform(rng, self.cols, self.dtype), uniform(rng, self.cols, self.dtype)
         return {"x": x, "gamma": gamma, "beta": beta, "eps": np.float32(self.eps)}
 
+    @by_rows("x")
     def reference(
         self, x: np.ndarray[Any, Any], gamma: np.ndarray[Any, Any], beta: np.ndarray[Any, Any], eps: np.float32
     ) -> dict[str, Any]:

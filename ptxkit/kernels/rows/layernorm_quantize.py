@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.rows.layernorm import standardized
@@ -31,6 +31,7 @@ class LayernormQuantize(Workload):
         gamma, beta = uniform(rng, self.cols, self.dtype), uniform(rng, self.cols, self.dtype)
         return {"x": x, "gamma": gamma, "beta": beta, "eps": np.float32(self.eps)}
 
+    @by_rows("x")
     def reference(
         self, x: np.ndarray[Any, Any], gamma: np.ndarray[Any, Any], beta: np.ndarray[Any, Any], eps: np.float32
     ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, cdiv, uniform, variant
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
@@ -28,6 +28,7 @@ class Rmsnorm(Workload):
         x = uniform(rng, (self.rows, self.cols), self.dtype)
         return {"x": x, "gamma": uniform(rng, self.cols, self.dtype), "eps": np.float32(self.eps)}
 
+    @by_rows("x")
     def reference(self, x: np.ndarray[Any, Any], gamma: np.ndarray[Any, Any], eps: np.float32) -> dict[str, Any]:
         y = x.astype(np.float64)
         with np.errstate(all="ignore"):  # NaN and infinity propagate

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.rows import rows as row
 
 
@@ -28,6 +28,7 @@ class ScaleMaskSoftmax(Workload):
         mask[mask < 2 * self.masked - 1] = -np.inf
         return {"s": s, "mask": mask, "scale": np.float32(self.scale)}
 
+    @by_rows("s", "mask")
     def reference(self, s: np.ndarray[Any, Any], mask: np.ndarray[Any, Any], scale: np.float32) -> dict[str, Any]:
         with np.errstate(all="ignore"):  # NaN and infinity propagate
             y = s.astype(np.float64)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.elementwise.philox import random_words
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
@@ -41,10 +41,18 @@ class Softmax(Workload):
     def reference(
         self, x: np.ndarray[Any, Any], threshold: np.uint32, scale: np.float32, seed: np.uint64
     ) -> dict[str, Any]:
+        words = random_words(x.size, int(seed)).reshape(x.shape) if self.p > 0 else None
+        return self._dropped(x=x, words=words, threshold=threshold, scale=np.float64(scale))
+
+    @by_rows("x", "words")
+    def _dropped(
+        self, x: np.ndarray[Any, Any], words: np.ndarray[Any, Any] | None, threshold: np.uint32, scale: np.float64
+    ) -> dict[str, Any]:
+        """The reference, from the random words of all elements."""
         y = probabilities(x.astype(np.float64))
-        if self.p > 0:
-            y *= np.float64(scale)
-            y[random_words(x.size, int(seed)).reshape(x.shape) < threshold] = 0
+        if words is not None:
+            y *= scale
+            y[words < threshold] = 0
         return {"y": y}
 
     def outputs(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, uniform, variant
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.rows.softmax import probabilities
 from ptxkit.workload.inputs import dtype_of
@@ -29,6 +29,7 @@ class SoftmaxBackward(Workload):
         y = probabilities(uniform(rng, shape, np.float64)).astype(dtype_of(self.dtype))
         return {"y": y, "dy": uniform(rng, shape, self.dtype), "scale": np.float32(self.scale)}
 
+    @by_rows("y", "dy")
     def reference(self, y: np.ndarray[Any, Any], dy: np.ndarray[Any, Any], scale: np.float32) -> dict[str, Any]:
         p, d = y.astype(np.float64), dy.astype(np.float64)
         with np.errstate(all="ignore"):  # NaN and infinity propagate
