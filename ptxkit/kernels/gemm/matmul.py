@@ -54,6 +54,10 @@ class Matmul(HasLayout, Workload):
             elements = 16 // dtype_of(kind).itemsize
             if getattr(self, name) % elements:
                 yield f"{name} must be a multiple of {elements}, so that rows are multiples of 16 bytes"
+        yield from self.limits()
+
+    def limits(self) -> Iterable[str]:
+        """Complaints about sizes and factors that no variant of any kernel can compute."""
         for name, rows, cols in (("a", self.m, self.k), ("b", self.n, self.k), ("c", self.m, self.n)):
             if rows * cols >= 2**40:
                 yield f"{name} is too large"

@@ -1,13 +1,13 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in ten steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in twelve steps, with operands in any layout."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
-from ptxkit.kernels.gemm import swapped, wgmma_tiles
+from ptxkit.kernels.gemm import swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
@@ -177,6 +177,22 @@ def full(t: Tile) -> Tile:
     return Tile({name: t.get(name, fixed) for name, fixed in {**STEP_7, "STORE": 1}.items()})
 
 
+def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of the steps that read and write all matrices by TMA."""
+    reason = unaligned.needed(w)
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 and 12 read them"
+
+
+def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
+    """The constraint of such a step, together with another one."""
+
+    def both(w: MatmulWgmma, t: Tile) -> bool | str:
+        allowed = read_by_tma(w, t)
+        return constraint(w, t) if allowed is True else allowed
+
+    return both
+
+
 def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of step 8."""
     of = Operands.of(w)
@@ -265,7 +281,7 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in ten steps.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in twelve steps.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -281,41 +297,46 @@ class MatmulWgmma(Matmul):
         """The element type in C++."""
         return f"ptxkit::{self.dtype}"
 
+    def constraints(self) -> Iterable[str]:
+        yield from self.limits()
+
     def temporaries(self) -> Mapping[str, Any]:
+        if unaligned.needed(self):
+            return {f"{name}_aligned": (shape, self.kind) for name, shape in unaligned.copies(self).items()}
         parts = wgmma_tiles.most_parts(self)
         return {"partials": ((parts, self.m, self.n), "f32")} if parts else {}
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step1_tma(self) -> list[Launch]:
         """TMA, then wgmma, on 64 x 64 tiles; copies and products do not overlap."""
         return plain(self, 64, 64)
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step2_larger_tile(self) -> list[Launch]:
         """128 x 128 tiles: four times the work for twice the bytes."""
         return plain(self, 128, 128)
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step3_specialized(self) -> list[Launch]:
         """A producer warpgroup fills a ring of stages while a consumer warpgroup multiplies."""
         return specialized(self, STEP_3, persistent=False)
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step4_two_consumers(self) -> list[Launch]:
         """128 x 256 tiles: two consumer warpgroups share the tile of b."""
         return specialized(self, STEP_4, persistent=False)
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step5_persistent(self) -> list[Launch]:
         """One persistent CTA per SM, tiles in an order that shares data in L2."""
         return specialized(self, STEP_5)
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step6_multicast(self) -> list[Launch]:
         """Clusters of two CTAs load each tile of b once."""
         return specialized(self, STEP_6)
 
-    @variant(requires=REQUIRES)
+    @variant(requires=REQUIRES, constraint=read_by_tma)
     def step7_setmaxnreg(self) -> list[Launch]:
         """The producer's registers go to the consumers."""
         return specialized(self, STEP_7)
@@ -323,7 +344,7 @@ class MatmulWgmma(Matmul):
     @variant(
         requires=REQUIRES,
         tile=TILE,
-        constraint=usable,
+        constraint=by_tma(usable),
         prefer=wgmma_tiles.preferred,
     )
     def step8_tma_store(self, t: Tile) -> list[Launch]:
@@ -334,7 +355,7 @@ class MatmulWgmma(Matmul):
         requires=REQUIRES,
         source=swapped.SOURCE,
         tile=swapped.SPACE,
-        constraint=swapped.usable,
+        constraint=by_tma(swapped.usable),
         prefer=swapped.preferred,
         slower=swapped.slower,
     )
@@ -346,7 +367,7 @@ class MatmulWgmma(Matmul):
         requires=REQUIRES,
         source="matmul_split_k.cu",
         tile={**TILE, "PARTS": wgmma_tiles.PARTS},
-        constraint=split_usable,
+        constraint=by_tma(split_usable),
         prefer=wgmma_tiles.split_preferred,
         slower=split_slower,
     )
@@ -354,7 +375,31 @@ class MatmulWgmma(Matmul):
         """For a long k and a small c: CTAs multiply parts of k, and a second launch adds their sums in order."""
         return split_k(self, t)
 
-    @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=without_epilogue)
+    @variant(
+        requires=REQUIRES,
+        source=unaligned.SOURCE,
+        tile=unaligned.SPACE,
+        constraint=unaligned.usable,
+        prefer=unaligned.preferred,
+        slower=unaligned.slower,
+    )
+    def step11_unaligned(self, t: Tile) -> list[Launch]:
+        """For rows of any number of bytes: threads of the producer warpgroup fill the tiles that TMA cannot."""
+        return unaligned.launches(self, Operands.of(self), t, copied=False)
+
+    @variant(
+        requires=REQUIRES,
+        source=unaligned.SOURCE,
+        tile=unaligned.SPACE,
+        constraint=unaligned.copy_usable,
+        prefer=unaligned.preferred,
+        slower=unaligned.copy_slower,
+    )
+    def step12_aligned_copy(self, t: Tile) -> list[Launch]:
+        """The same, with a copy of each such operand to rows that TMA can read."""
+        return unaligned.launches(self, Operands.of(self), t, copied=True)
+
+    @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(without_epilogue))
     def ptx(self) -> list[Launch]:
         """Hand-written PTX: a producer warp, TMA, a ring of four stages, wgmma on 64 x 128 tiles."""
         maps = (TensorMap("a", box=(64, BK), swizzle="128B"), TensorMap("b", box=(128, BK), swizzle="128B"))

@@ -1,0 +1,162 @@
+"""Launches of matmul_unaligned.cu: products of matrices whose rows in memory are no multiples of 16 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ptxkit import Launch, TensorMap, Tile, cdiv
+from ptxkit.kernels.gemm import wgmma_tiles
+from ptxkit.kernels.template import TemplateStruct
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
+
+SOURCE = "matmul_unaligned.cu"
+BK = 64  # elements of k in a tile
+SIZE = 2  # bytes of an element
+ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
+LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
+MOST_SUMS = 128  # of a thread
+ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
+COPY_THREADS = 256
+FEW = 128  # rows or columns of c, up to which an operand is read by few tiles
+
+SPACE = {
+    "BM": [128, 64, 256],  # rows and columns of c in a tile
+    "BN": [256, 128, 64, 192],
+    "CONSUMERS": [2, 1],  # warpgroups that multiply
+    "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
+    "GROUP": [16, 4, 8, 32, 1],  # rows of tiles in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+    "REGISTERS": [200, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+}
+
+
+@dataclass(frozen=True)
+class UnalignedTile(TemplateStruct):
+    """``UnalignedTile`` of the kernel."""
+
+    BM: int
+    BN: int
+    CONSUMERS: int
+    STAGES: int
+    GROUP: int
+    REGISTERS: int
+
+
+@dataclass(frozen=True)
+class Producers(TemplateStruct):
+    """``Producers`` of the kernel: whether threads fill the tiles of an operand, instead of TMA."""
+
+    A: int
+    B: int
+
+
+def aligned(pitch: int) -> bool:
+    """Whether a tensor map can describe rows with this pitch, in elements."""
+    return pitch * SIZE % ALIGNMENT == 0
+
+
+def pitches(w: MatmulWgmma) -> dict[str, int]:
+    """Elements from one row in memory to the next, of a, b and c."""
+    (_, a), (_, b) = w.stored(w.m, w.n, w.k)
+    return {"a": a, "b": b, "c": w.n}
+
+
+def needed(w: MatmulWgmma) -> str | None:
+    """Why TMA cannot read and write all matrices; None if it can."""
+    for name, pitch in pitches(w).items():
+        if not aligned(pitch):
+            return f"rows of {name} have {pitch * SIZE} bytes in memory, no multiple of {ALIGNMENT}"
+    return None
+
+
+def slower(w: MatmulWgmma) -> str | None:
+    """Why an earlier step is faster than step 11."""
+    return None if needed(w) else f"all rows are multiples of {ALIGNMENT} bytes, which TMA reads"
+
+
+def copies(w: MatmulWgmma) -> dict[str, tuple[int, int]]:
+    """The operands that step 12 copies: name -> shape of the copy."""
+    stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))
+    return {
+        name: (rows, cdiv(columns, LINE) * LINE) for name, (rows, columns) in stored.items() if not aligned(columns)
+    }
+
+
+def copy_usable(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of step 12."""
+    return usable(w, t) if copies(w) else "all rows of a and b are multiples of 16 bytes"
+
+
+def copy_slower(w: MatmulWgmma) -> str | None:
+    """Why an earlier step is faster than step 12."""
+    few = "rows" if w.m <= FEW else "columns" if w.n <= FEW else ""
+    return f"with at most {FEW} {few} of c, a copy takes longer than reading the operand once" if few else None
+
+
+def usable(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of step 11."""
+    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > MOST_SUMS:
+        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {MOST_SUMS}"
+    if t.BM % (64 * t.CONSUMERS):
+        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
+    if t.REGISTERS and t.CONSUMERS == 1:
+        return "one consumer has enough registers without setmaxnreg"
+    limit = w.device.target.limits.shared_bytes_per_cta
+    if (bytes_needed := shared_bytes(t) + 16 * t.STAGES) > limit:
+        return f"needs {bytes_needed} bytes of shared memory, more than {limit}"
+    return True
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory of a CTA: the ring, and the rows that consumer warps store."""
+    return int(t.STAGES * (t.BM + t.BN) * BK * SIZE + 4 * t.CONSUMERS * ROWS_BYTES)
+
+
+def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 8 without clusters."""
+    for t in wgmma_tiles.preferred(w):
+        if t["CLUSTER_M"] * t["CLUSTER_N"] == 1:
+            registers = 200 if t["REGISTERS"] else 0
+            yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}
+
+
+def launches(w: MatmulWgmma, operands: Operands, t: Tile, *, copied: bool) -> list[Launch]:
+    """Launches of ``matmul_unaligned``, with ``copied`` after those of ``align_rows``."""
+    pitch = pitches(w)
+    of_copies = copies(w) if copied else {}
+    names = {name: f"{name}_aligned" if name in of_copies else name for name in "ab"}
+    by_threads = {name: name not in of_copies and not aligned(pitch[name]) for name in "ab"}
+    stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))
+    maps = []
+    for name, made in zip("ab", operands.boxes("a", "b", t.BM, t.BN), strict=True):
+        columns = of_copies[name][1] if name in of_copies else pitch[name]
+        if by_threads[name]:  # a map that is not used, of an array with aligned rows
+            maps.append(TensorMap(name, box=(8,), shape=(1,)))
+        else:
+            maps.append(replace(made, array=names[name], shape=stored[name], strides=(columns * SIZE, SIZE)))
+    product = Launch(
+        "matmul_unaligned",
+        min(cdiv(w.m, t.BM) * cdiv(w.n, t.BN), w.device.sms),
+        128 * (t.CONSUMERS + 1),
+        (*maps, "a", "b", *w.scalars, *pitch.values()),
+        shared=shared_bytes(t),
+        template=(UnalignedTile(**t), w.cu_type, operands, Producers(*map(int, by_threads.values())), w.epilogue_bits),
+    )
+    return [*(copy(w, name, shape) for name, shape in of_copies.items()), product]
+
+
+def copy(w: MatmulWgmma, name: str, shape: tuple[int, int]) -> Launch:
+    """A launch of ``align_rows``."""
+    rows, columns = shape
+    vectors = columns * SIZE // ALIGNMENT
+    length = pitches(w)[name]
+    return Launch(
+        "align_rows",
+        cdiv(rows * vectors, COPY_THREADS),
+        COPY_THREADS,
+        (name, f"{name}_aligned", rows, length, length, vectors),
+        template=(w.cu_type,),
+    )
