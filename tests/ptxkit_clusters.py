@@ -1,9 +1,29 @@
-"""What tests of clusters leave behind otherwise."""
+"""Workers of a cluster that tests share, and what tests of clusters leave behind otherwise."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
+
+
+def pids(cluster: Any) -> list[int]:
+    """The processes of the workers that answer."""
+    return sorted(w["pid"] for w in cluster.workers().values() if isinstance(w, dict))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until a condition holds, and fail if it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def no_command_left() -> None:
+    """Every command ends its own threads."""
+    wait_for(lambda: not any(t.name.startswith("ptxkit") for t in threading.enumerate()), 10)
 
 
 def end_threads() -> None:

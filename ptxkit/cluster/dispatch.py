@@ -82,7 +82,8 @@ class Dispatcher:
         self._over = False
         self._failed: UnavailableError | None = None
         self._alone_since = self._connected_at = time.monotonic()
-        self._describer, self._gatherer = ThreadPoolExecutor(8), ThreadPoolExecutor(8)
+        self._describer = ThreadPoolExecutor(8, "ptxkit-describer")
+        self._gatherer = ThreadPoolExecutor(8, "ptxkit-gatherer")
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="ptxkit-dispatcher", daemon=True)
         self._thread.start()

@@ -1,0 +1,135 @@
+"""Sweeps on workers with pretended GPUs: several GPUs share a sweep, and one that is not like the others spoils nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+pytest.importorskip("distributed", reason="clusters need Dask")
+pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
+
+from ptxkit_clusters import no_command_left
+
+from ptxkit.cluster import dispatch, start
+from ptxkit.cluster.connection import connected
+from ptxkit.cluster.executor import ClusterExecutor
+from ptxkit.cluster.gpus import ClusterGpu, hold
+from ptxkit.errors import UnavailableError
+from ptxkit.sweep import search
+from ptxkit.sweep.journal import Journal, read
+from ptxkit.sweep.problem import explore
+from ptxkit.sweep.run import Sweep
+
+THREADS = [32, 64, 128, 256, 512]
+GPU = "pretended GPU"
+GPUS = [ClusterGpu(GPU, f"GPU-{os.getpid()}-{i}", "580.1", "sm_90a", 132, 50 << 20, 80 << 30) for i in range(2)]
+PRETENDED = """
+import os
+
+from ptxkit.sweep.canary import Reading
+from ptxkit.sweep.measuring import BUILT, Measured
+
+HEAT = [1]
+
+
+def serve(pipe, problem, seed):
+    '''128 threads are the fastest at first, 256 when the best are measured again on the first GPU, 128 on the second.'''
+    uuid = os.environ["CUDA_VISIBLE_DEVICES"]
+    second = uuid.endswith("1")
+    fate = os.environ.get("PRETENDED_FATE", "") if second else ""
+    pipe.send("ready")
+    while True:
+        what, argument, number = pipe.recv()
+        pipe.send(BUILT)
+        hot = fate == "hot" and what == "measure" and HEAT and HEAT.pop()
+        here = {"uuid": uuid, "throttled": ["thermal"] if hot else []}
+        if what == "canary":
+            wrong = "canary case saxpy: 1.0 is not 2.0" if fate == "wrong" else ""
+            pipe.send(Reading(wrong, {"saxpy": 12.0 if fate == "slow" else 10.0}, {"saxpy": "digest"}))
+        elif what == "leaders":
+            best = 128 if second else 256
+            rows = [{"median_us": 10.0 - (t["THREADS"] == best), "spread_us": 0.0, "samples": 50} for t in argument]
+            pipe.send([{"cold": r, "verified": True, "error": "", "worst": "", "measured_on": here} for r in rows])
+        else:
+            threads = argument["THREADS"]
+            slow = {128: 10.0, 256: 10.1}.get(threads, 20.0)
+            pipe.send(Measured("ok", "", slow, 0.0, 10, measured_on=here))
+"""
+
+
+@pytest.fixture(scope="module")
+def two_gpus(no_thread_left, tmp_path_factory):
+    """Two workers whose pretended GPUs differ in nothing but their identifiers."""
+    folder = tmp_path_factory.mktemp("pretended")
+    (folder / "pretended.py").write_text(PRETENDED)
+
+    def pretend(folder):
+        import sys
+
+        sys.path.insert(0, folder)
+        import pretended
+
+        from ptxkit.sweep import measuring
+
+        measuring.serve = pretended.serve
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(start, "visible_gpus", lambda: GPUS)
+        with connected("local-gpus", None, False, 2) as made:
+            made.client.run(pretend, str(folder))
+            yield made
+    hold(GPUS[1]).close()  # nobody has it any more
+
+
+@pytest.fixture
+def fated(two_gpus):
+    """A function that decides what is wrong with the second GPU."""
+    yield lambda fate: two_gpus.client.run(os.environ.__setitem__, "PRETENDED_FATE", fate)
+    no_command_left()
+
+
+def sweep(problem, path, cluster, said):
+    tiles = explore(problem).tiles
+    executor = ClusterExecutor(cluster, problem, 0, 30.0, timed=True, say=said.append, gpu=GPU)
+    return Sweep(problem, search.exhaustive(tiles), Journal(path, problem, "a device"), len(tiles), timed=True, executor=executor)
+
+
+def test_gpus_share_a_sweep_and_one_of_them_decides(two_gpus, fated, problem, tmp_path, said):
+    fated("")
+    assert two_gpus.gpu().name == GPU
+    swept = sweep(problem(), tmp_path / "j", two_gpus, said)
+    entries = swept.run()
+    with pytest.raises(UnavailableError, match="is measured by another worker"):
+        hold(GPUS[1])
+    first = entries[0].measured_on["worker"]
+    best = {"gpu0": [256, 128], "gpu1": [128, 256]}[first]
+    assert [(e.tile["THREADS"], e.time_us) for e in entries[:2]] == [(best[0], 9.0), (best[1], 10.0)]
+    kept = read(tmp_path / "j")
+    assert (len(kept.leaders), len(kept.entries)) == (2, len(THREADS))
+    assert {e.measured_on["uuid"] for e in kept.entries} <= {gpu.uuid for gpu in GPUS}
+    agreement = swept.agreement
+    assert (len(agreement.gpus), agreement.agreeing) == (2, 1)
+    assert {gpu.measured_on["uuid"] for gpu in agreement.gpus} == {gpu.uuid for gpu in GPUS}
+    assert agreement.regret(agreement.gpus[1]) == pytest.approx(10 / 9 - 1)
+    assert "on 1 of 2 GPUs; where another is, it takes at most 11.11% longer" in agreement.text
+
+
+@pytest.mark.parametrize(
+    ("fate", "what"),
+    [
+        ("wrong", "the worker gpu1 on .* is not used any more: its GPU computes wrong: canary case saxpy"),
+        ("slow", "the worker gpu1 on .* only compiles from now on: its GPU takes 1.20 times as long"),
+        ("hot", r"the worker gpu1 on .* measures nothing for 1 s: its GPU throttles \(thermal\)"),
+    ],
+)
+def test_a_gpu_that_is_not_like_the_others_spoils_nothing(two_gpus, fated, problem, tmp_path, said, monkeypatch, fate, what):
+    fated(fate)
+    monkeypatch.setattr(dispatch, "REST_S", 1)
+    entries = sweep(problem(), tmp_path / "j", two_gpus, said).run()
+    for found in (entries, read(tmp_path / "j").entries):
+        assert sorted(e.tile["THREADS"] for e in found) == THREADS
+    assert {e.status for e in entries} == {"ok"}
+    assert not any(e.measured_on.get("throttled") for e in entries)
+    assert any(re.search(what, line) for line in said)
