@@ -57,7 +57,7 @@ def device_of(kind: str, cluster: Connection | None) -> Device:
     if gpu is not None:
         return gpu  # type: ignore[return-value]  # it has what is asked of a device that nothing is launched on
     if kind == "gpu":
-        raise UnavailableError(f"no worker of {cluster.address} has a GPU")
+        raise UnavailableError(f"no worker of {cluster.title} has a GPU")
     return open_device("emulator")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ptxkit.cluster.calls import call
 from ptxkit.cluster.gpus import ClusterGpu, from_values
+from ptxkit.cluster.reasons import reason
 from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, endpoint, is_loopback
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
@@ -19,6 +20,7 @@ from ptxkit.sweep.interrupts import interrupts_blocked
 
 LOCAL, LOCAL_GPUS = LOCAL_CLUSTERS
 CONNECT_S = 15.0
+THIS_MACHINE = "the cluster of this machine"  # in messages
 ANSWER_S = 30.0  # for all workers to describe themselves
 
 
@@ -27,12 +29,12 @@ class Connection:
     """A connection.
 
     Attributes:
-        client: of Dask. address: of the scheduler.
+        client: of Dask. title: names the cluster in messages.
         dashboard: address of Dask's pages about the cluster, or "" where bokeh is not installed or they cannot be reached.
     """
 
     client: Any
-    address: str
+    title: str
     dashboard: str = ""
 
     def workers(self) -> dict[str, Mapping[str, Any]]:
@@ -41,7 +43,7 @@ class Connection:
         Raises:
             UnavailableError: the scheduler does not answer.
         """
-        with _answering(self.address):
+        with _answering(self.title):
             if not listed_workers(self.client):
                 return {}
             found: dict[str, Mapping[str, Any]]
@@ -95,13 +97,13 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
     at = None if local else endpoint(cluster, tls, insecure)
     check_installed()
     if at is not None:
-        with _client(at) as client:
-            yield Connection(client, at.address, _dashboard(client, at.host))
+        with _client(at, f"the scheduler {at.address}") as client:
+            yield Connection(client, f"the cluster {at.address}", _dashboard(client, at.host))
         return
     made = local_cluster(cluster == LOCAL_GPUS, slots)
     try:
-        with _client(Endpoint(made.scheduler_address, "127.0.0.1"), made.security) as client:
-            yield Connection(client, made.scheduler_address, made.dashboard_link if has_dashboard() else "")
+        with _client(Endpoint(made.scheduler_address, "127.0.0.1"), THIS_MACHINE, made.security) as client:
+            yield Connection(client, THIS_MACHINE, made.dashboard_link if has_dashboard() else "")
     finally:
         with suppress(TimeoutError):
             made.close(timeout=10)
@@ -120,12 +122,12 @@ def _dashboard(client: Any, host: str) -> str:
 
 
 @contextmanager
-def _client(at: Endpoint, security: Any = None) -> Iterator[Any]:
+def _client(at: Endpoint, title: str, security: Any = None) -> Iterator[Any]:
     from distributed import Client
 
     quiet()
     security = security or at.security
-    with interrupts_blocked(), _answering(at.address):  # its threads leave Ctrl-C to this thread
+    with interrupts_blocked(), _answering(title):  # its threads leave Ctrl-C to this thread
         asyncio.run(_probe(at.address, security))
         client = Client(at.address, security=security, timeout=CONNECT_S, set_as_default=False, name="ptxkit")
     try:
@@ -144,11 +146,9 @@ async def _probe(address: str, security: Any) -> None:
 
 
 @contextmanager
-def _answering(address: str) -> Iterator[None]:
+def _answering(title: str) -> Iterator[None]:
     """Turn what Dask raises for a scheduler that does not answer into UnavailableError."""
     try:
         yield
     except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-        text = str(error.__cause__ or error)
-        reason = text.splitlines()[0].rpartition(">: ")[2] if text else type(error).__name__  # without Dask's objects
-        raise UnavailableError(f"the scheduler {address} does not answer: {reason}") from None
+        raise UnavailableError(f"{title} does not answer: {reason(error)}") from None

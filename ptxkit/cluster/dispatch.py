@@ -21,6 +21,7 @@ from ptxkit.cluster.calls import call
 from ptxkit.cluster.connection import listed_workers
 from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import difference, identity
+from ptxkit.cluster.reasons import reason
 from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import FaultError, UnavailableError
@@ -53,7 +54,7 @@ class Dispatcher:
     """Executes jobs on the workers of a cluster.
 
     Args:
-        client: of Dask. address: of the scheduler, for messages.
+        client: of Dask. title: of the cluster, for messages.
         kernels: whose descriptions must be equal on every worker, see :func:`ptxkit.cluster.identity.identity`.
         say: called with a line about a worker that is refused or lost; from a thread.
         gpu_model: only workers with this GPU get jobs for :data:`GPU`.
@@ -62,12 +63,12 @@ class Dispatcher:
     def __init__(
         self,
         client: Any,
-        address: str,
+        title: str,
         kernels: Sequence[str],
         say: Callable[[str], None],
         gpu_model: str | None = None,
     ) -> None:
-        self.client, self.address, self.kernels, self.say, self.gpu_model = client, address, tuple(kernels), say, gpu_model
+        self.client, self.title, self.kernels, self.say, self.gpu_model = client, title, tuple(kernels), say, gpu_model
         self.mine = identity(*self.kernels)
         self.seats: dict[str, Seat] = {}
         self.refused: dict[str, str] = {}  # address -> why a worker is not used
@@ -143,7 +144,7 @@ class Dispatcher:
                     looked = time.monotonic()
                 self._place()
         except BaseException as error:  # noqa: BLE001  # whatever it is, only this code tells the waiting jobs
-            self._failed = UnavailableError(f"the cluster {self.address} cannot be used any more: {error}")
+            self._failed = UnavailableError(f"{self.title} cannot be used any more: {reason(error)}")
         finally:
             self._end()
 
@@ -188,7 +189,7 @@ class Dispatcher:
         if listed is None or not listed.done() or listed.exception() is not None:
             if now - self._connected_at > LOST_S or self.client.status == "closed":
                 self._failed = UnavailableError(
-                    f"the scheduler {self.address} does not answer any more; the same command goes on when it does"
+                    f"{self.title} does not answer any more; the same command goes on when it does"
                 )
             return
         workers = listed.result()
@@ -219,7 +220,7 @@ class Dispatcher:
 
     def _nobody(self) -> UnavailableError:
         reasons = "; ".join(self.refused.values()) or "none is connected; start some with ptxkit cluster worker"
-        return UnavailableError(f"{self.address} has no worker that can be used: {reasons}")
+        return UnavailableError(f"{self.title} has no worker that can be used: {reasons}")
 
     def _describe(self, address: str, info: Mapping[str, Any]) -> None:
         """In another thread, since the worker may hang."""
@@ -239,10 +240,10 @@ class Dispatcher:
         if address not in self._lives or isinstance(found, (OSError, TimeoutError)):  # it has ended, or is asked again
             return
         name = str(info.get("name", address))
-        reason = objection(self.mine, found)
-        if reason:
-            host = found["host"] if isinstance(found, dict) else address
-            self._refuse(address, f"the worker {name} on {host} is not used: {reason}")
+        why = objection(self.mine, found)
+        if why:
+            where = f" on {found['host']}" if isinstance(found, dict) else ""
+            self._refuse(address, f"the worker {name}{where} is not used: {why}")
             return
         slots = {CPU: int(found["started"]["slots"]), GPU: int(found["started"]["gpu"] is not None)}
         if self.gpu_model is not None and slots[GPU] and found["started"]["gpu"]["name"] != self.gpu_model:
@@ -417,7 +418,7 @@ def objection(mine: Mapping[str, str], described: Any) -> str:
         described: what :func:`ptxkit.cluster.tasks.describe` returned there, or an exception.
     """
     if not isinstance(described, dict):
-        what = "gave no answer" if described is None else f"{type(described).__name__}: {described}"
+        what = "no answer" if described is None else reason(described)
         return f"it cannot execute ptxkit's tasks ({what}); is the same version installed there?"
     if described["started"] is None:
         return "it was not started by ptxkit cluster worker"

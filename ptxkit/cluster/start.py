@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
+from ptxkit.cluster.reasons import reason
 from ptxkit.cluster.seats import CPU, GPU
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
@@ -110,9 +111,8 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
             )
         except Exception as error:  # noqa: BLE001  # of Dask, such as an AssertionError after a time limit
             locks.close()
-            reason = f": {error}" if str(error) else ""
             raise UnavailableError(
-                f"the workers of this machine did not start within {START_S:g} s ({type(error).__name__}{reason}); "
+                f"the workers of this machine did not start within {START_S:g} s ({reason(error)}); "
                 "is it busy, or out of memory?"
             ) from None
     cluster.ptxkit_locks = locks
@@ -142,7 +142,7 @@ def serve_scheduler(at: Endpoint, say: Callable[[str], None]) -> int:
                 dashboard=has_dashboard(),
             )
         except (OSError, ValueError, RuntimeError) as error:
-            raise UnavailableError(f"a scheduler cannot listen at {at.address}: {error.__cause__ or error}") from None
+            raise UnavailableError(f"a scheduler cannot listen at {at.address}: {reason(error)}") from None
         try:
             say(f"scheduler at {scheduler.address}")
             if has_dashboard():
@@ -191,7 +191,7 @@ def serve_workers(
                     await stack.enter_async_context(nanny)
                 except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl
                     raise UnavailableError(
-                        f"no worker can be started for {at.address}: {error.__cause__ or error}"
+                        f"no worker can be started for {at.address}: {reason(error)}"
                     ) from None
                 what = "the emulator" if gpu is None else f"{gpu.name} {gpu.uuid}, driver {gpu.driver}"
                 say(f"worker {name} with {what}, {slots} compiling processes, at {nanny.worker_address}")

@@ -40,7 +40,7 @@ class Team:
     ) -> None:
         self.ticket = uuid.uuid4().hex
         self._client = connection.client
-        self.dispatcher = Dispatcher(self._client, connection.address, kernels, say, gpu)
+        self.dispatcher = Dispatcher(self._client, connection.title, kernels, say, gpu)
         try:
             self.dispatcher.wait_for_workers(WORKERS_S)
         except BaseException:

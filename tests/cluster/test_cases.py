@@ -22,7 +22,6 @@ from ptxkit.runtime.device import emulating_device
 from ptxkit.workload import registry
 from ptxkit.workload.seeds import SeedChecks, check_seed
 
-
 DESCRIPTION = """
 import os
 import signal

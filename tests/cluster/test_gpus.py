@@ -93,7 +93,8 @@ def fated(two_gpus):
 def sweep(problem, path, cluster, said):
     tiles = explore(problem).tiles
     executor = ClusterExecutor(cluster, problem, 0, 30.0, timed=True, say=said.append, gpu=GPU)
-    return Sweep(problem, search.exhaustive(tiles), Journal(path, problem, "a device"), len(tiles), timed=True, executor=executor)
+    journal = Journal(path, problem, "a device")
+    return Sweep(problem, search.exhaustive(tiles), journal, len(tiles), timed=True, executor=executor)
 
 
 def test_gpus_share_a_sweep_and_one_of_them_decides(two_gpus, fated, problem, tmp_path, said):

@@ -1,0 +1,47 @@
+"""Why a request to a cluster failed, in words: without addresses, objects and class names of Dask."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Iterator
+
+_OBJECT = re.compile(r"<[^<>]*>")
+_ADDRESS = re.compile(r"\b(?:tcp|tls|ws|wss|inproc)://\S+")
+
+
+def reason(error: BaseException) -> str:
+    """The reason of an exception of Dask, of its connections, or of the operating system.
+
+    An exception of Dask often has the one of the connection as its cause; the last of them that says something is stated.
+    """
+    for one in reversed(list(_causes(error))):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return f"its certificate is not signed by the given keys ({one.verify_message})"
+        if isinstance(one, ssl.SSLError):
+            why = getattr(one, "reason", None) or "the other side ended it"
+            return f"no encrypted connection ({why}); does it use TLS, with the same keys?"
+        if isinstance(one, OSError) and one.errno is not None and one.errno > 0:
+            return os.strerror(one.errno).lower()
+        if type(one) is TimeoutError or type(one).__name__ == "TimeoutError":
+            return "no answer in time"
+        if "CommClosed" in type(one).__name__:
+            return "the connection was closed"
+    return _plain(str(error)) or "no answer"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and its causes, from the outermost to the innermost."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _plain(text: str) -> str:
+    """The first line of a text, without objects and internal addresses."""
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    return re.sub(r"\s{2,}", " ", _ADDRESS.sub("its address", _OBJECT.sub("", first))).strip(" :;,")
