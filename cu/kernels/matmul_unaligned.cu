@@ -9,7 +9,8 @@
 //     puts a row together as often as there are tiles that need it, which takes more time than the copy where there are
 //     many, and less where c has few rows or columns.
 //
-// c is stored by single elements through shared memory: each warp has 8 rows of 64 neighbouring columns at a time.
+// c is stored by single elements in the order of memory (staged_rows.cuh).
+#include "ptxkit/gemm/staged_rows.cuh"
 #include "ptxkit/gemm/unaligned_rows.cuh"
 #include "ptxkit/gemm/wgmma_product.cuh"
 
@@ -40,10 +41,20 @@ struct ElementOutput {
 
     static __device__ __forceinline__ float as_f32(T x) { return Convert<T>::low(x.bits); }
 
-    // What all rows need of a column.
-    __device__ __forceinline__ float of_column(unsigned col) const {
+    __device__ __forceinline__ float bias_of(unsigned col) const {
         if constexpr (EPILOGUE & BIAS_GELU) return col < n ? as_f32(bias[col]) : 0.0f;
         else return 0.0f;
+    }
+
+    // The bias of the two columns of a lane.
+    __device__ __forceinline__ float2 columns(unsigned col) const {
+        return {bias_of(col + laneid()), bias_of(col + 32 + laneid())};
+    }
+
+    __device__ __forceinline__ void row(const float* sums, unsigned row, unsigned col, float2 bias_of_columns) const {
+        const unsigned lane = laneid();
+        store(sums[lane], row, col + lane, bias_of_columns.x);
+        store(sums[lane + 32], row, col + 32 + lane, bias_of_columns.y);
     }
 
     __device__ __forceinline__ void store(float x, unsigned row, unsigned col, float column_bias) const {
@@ -55,42 +66,6 @@ struct ElementOutput {
         out = Convert<T>::from_f32(x);
     }
 };
-
-// Shared memory of a consumer warp for 8 rows of 64 sums. With this pitch, two lanes at a time store to one bank.
-constexpr int ROW_PITCH = 72, ROWS_BYTES = 8 * ROW_PITCH * 4;
-
-// Stores the sums of a consumer, whose first one is at (row, col). `box`: ROWS_BYTES for this warp.
-template <int BN, int ROWS, int SUMS, class Out>
-__device__ __forceinline__ void store_elements(const float (&sums)[ROWS][SUMS], const Out& output, float* box,
-                                               unsigned row, unsigned col) {
-    const unsigned lane = laneid();
-    row += threadIdx.x % 128 / 32 * 16;
-    float* own = box + lane / 4 * ROW_PITCH + lane % 4 * 2;
-#pragma unroll
-    for (int pass = 0; pass < BN / 64; pass++) {
-        const unsigned left = col + 64 * pass + lane, right = left + 32;
-        const auto of_left = output.of_column(left), of_right = output.of_column(right);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                __syncwarp();  // the previous rows have been read
-#pragma unroll
-                for (int j = 0; j < 8; j++) {
-                    const float* d = &sums[i][32 * pass + 4 * j + 2 * half];
-                    *reinterpret_cast<float2*>(own + 8 * j) = {d[0], d[1]};
-                }
-                __syncwarp();
-#pragma unroll
-                for (int r = 0; r < 8; r++) {
-                    const unsigned at = row + 64 * i + 8 * half + r;
-                    output.store(box[r * ROW_PITCH + lane], at, left, of_left);
-                    output.store(box[r * ROW_PITCH + lane + 32], at, right, of_right);
-                }
-            }
-        }
-    }
-}
 
 // Fills SIZE rows of a tile of a or b, from `row` on and from k on, by all threads of the producer warpgroup.
 template <int MAJOR, int SIZE, class T>
@@ -164,7 +139,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_unalign
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         const unsigned consumer = warp / 4 - 1;
         const ElementOutput<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), c_pitch, alpha, beta};
-        float* box = reinterpret_cast<float*>(shared + STAGES * stage_bytes + (warp - 4) * ROWS_BYTES);
+        float* box = reinterpret_cast<float*>(shared + STAGES * stage_bytes + (warp - 4) * STAGED_BYTES);
         float sums[ROWS][BN / 2];
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             const TileIndex t = grouped_tile<Tile::GROUP>(tile, tile_rows, tile_cols);
@@ -181,7 +156,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_unalign
             }
             wait_for_sums(sums);
             if (lane == 0) mbarrier_arrive(empty + 8 * previous);
-            store_elements<BN>(sums, output, box, t.row * BM + consumer * 64 * ROWS, t.col * BN);
+            use_staged_rows<BN>(sums, box, t.row * BM + consumer * 64 * ROWS, t.col * BN, output);
         }
     }
 }

@@ -1,0 +1,382 @@
+"""matmul_fused: products by wgmma in five element types, with scales, bias, activation, residual and amax in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
+from ptxkit.kernels.gemm import wgmma_tiles
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
+from ptxkit.kernels.gemm.product import HasLayout, Layout
+from ptxkit.kernels.template import TemplateStruct
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.tolerance import TF32_TRUNCATED, Sums
+
+REQUIRES = ("sm_90a",)
+ROW_BYTES = 128  # of a row of a tile in shared memory
+STAGED_BYTES = 8 * 72 * 4  # of a consumer warp: cu/ptxkit/gemm/staged_rows.cuh
+MOST_SUMS = 128  # of a thread
+PART_THREADS = 256
+NULL = np.uint64(0)
+LARGEST_S8 = 127
+
+TYPES = {"bf16": "ptxkit::bf16", "f16": "ptxkit::f16", "f32": "float", "e4m3": "ptxkit::e4m3", "s8": "signed char", "s32": "int"}
+PARTS = {"scale": 1, "row_scales": 2, "column_scales": 4, "bias": 8, "residual": 16, "largest": 32}
+"""Bits of ``Parts`` of the kernel, by the array that a part reads or writes."""
+ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3, "silu_mul": 4}
+"""``Activation`` of the kernel."""
+SCALES = {
+    "none": (),
+    "tensor": ("scale",),
+    "rows": ("row_scales",),
+    "columns": ("column_scales",),
+    "rows_columns": ("row_scales", "column_scales"),
+}
+
+F32_ROUNDINGS = 2.0**-21  # of scales, bias, activation and residual
+AMPLIFIED = {"none": 1.0, "relu": 2.0, "gelu": 2.5, "silu": 4.0, "silu_mul": 8.0}
+"""The error of a sum after the activation, in units of the error before it and of the typical magnitudes: activations halve the
+mean magnitude and have slopes of up to 1.13; a gate is multiplied by a factor of several standard deviations."""
+
+TILE = {
+    "BM": [128, 64, 256],  # rows and columns of c in a tile
+    "BN": [256, 128, 64],
+    "CONSUMERS": [2, 1],  # warpgroups that multiply
+    "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
+    "GROUP": [16, 4, 8, 32, 1],  # rows of tiles in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+    "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+}
+
+
+@dataclass(frozen=True)
+class FusedTile(TemplateStruct):
+    """``FusedTile`` of the kernel."""
+
+    BM: int
+    BN: int
+    CONSUMERS: int
+    STAGES: int
+    GROUP: int
+    REGISTERS: int
+
+
+def usable(w: MatmulFused, t: Tile) -> bool | str:
+    """The constraint of both variants' product."""
+    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > MOST_SUMS:
+        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {MOST_SUMS}"
+    if t.BM % (64 * t.CONSUMERS):
+        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
+    if t.REGISTERS and t.CONSUMERS == 1:
+        return "one consumer has enough registers without setmaxnreg"
+    limit = w.device.target.limits.shared_bytes_per_cta
+    if (needed := shared_bytes(t) + 16 * t.STAGES) > limit:
+        return f"needs {needed} bytes of shared memory, more than {limit}"
+    return True
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory of a CTA: the ring, and the rows of sums of consumer warps."""
+    return int(t.STAGES * (t.BM + t.BN) * ROW_BYTES + 4 * t.CONSUMERS * STAGED_BYTES)
+
+
+def preferred(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 8 of matmul_wgmma without clusters, for a product of 16-bit elements with as many steps along k.
+
+    An instruction multiplies 32 bytes of a row in the same time, whatever the type is.
+    """
+    depth = max(1, w.k * w.itemsize // 2)
+    alike = MatmulWgmma(m=w.batch * w.m, n=w.n, k=depth).on(w.device)
+    for t in wgmma_tiles.preferred(alike):
+        if t["CLUSTER_M"] * t["CLUSTER_N"] == 1 and t["BN"] in TILE["BN"]:
+            yield {name: t[name] for name in TILE}
+
+
+class MatmulFused(HasLayout, Workload):
+    """c = activation(scales a b^T + bias) + residual for ``batch`` products: a (batch, m, k), b (batch, n, k), c (batch, m, n).
+
+    Elements of a and b are bf16, f16, f32 read as tf32, e4m3 or s8; c is of the same type, f32 for tf32, bf16 for e4m3, and for
+    s8 the exact sums as s32 without an epilogue and else bf16. ``layout`` is that of matmul_wgmma; other types than those of 16
+    bits take "tn" alone, because wgmma transposes no others. ``lda``, ``ldb`` and ``ldc`` are the elements from one row in
+    memory to the next where that is more than the length of a row: a, b and c are then parts of larger matrices, and the rest
+    of c is not written.
+
+    With ``activation="silu_mul"``, columns of the sums alternate between gate and up, rows 2 i and 2 i + 1 of b, and c has n / 2
+    columns: silu(gate) up. ``largest`` is the largest magnitude of c before it is rounded.
+    """
+
+    source = "matmul_fused.cu"
+    m: int = 4096
+    n: int = 4096
+    k: int = 4096
+    dtype: Literal["bf16", "f16", "tf32", "e4m3", "s8"] = "bf16"
+    layout: Layout = "tn"
+    scale: Literal["none", "tensor", "rows", "columns", "rows_columns"] = "none"
+    bias: bool = False
+    activation: Literal["none", "relu", "gelu", "silu", "silu_mul"] = "none"
+    residual: bool = False
+    amax: bool = False
+    batch: int = field(default=1, kw_only=True)
+    lda: int = field(default=0, kw_only=True)
+    ldb: int = field(default=0, kw_only=True)
+    ldc: int = field(default=0, kw_only=True)
+    emulator_sizes = {"m": 128, "n": 128, "k": 128}
+    benchmarks = (
+        {"activation": "gelu", "bias": True},
+        {"dtype": "e4m3", "scale": "rows_columns"},
+        {"dtype": "s8", "scale": "rows_columns"},
+        {"dtype": "tf32"},
+        {"m": 8192, "n": 28672, "activation": "silu_mul"},
+    )
+
+    def constraints(self) -> Iterable[str]:
+        if self.itemsize != 2 and self.layout != "tn":
+            yield f"layout {self.layout} needs an operand transposed, which wgmma does for bf16 and f16 only, not for {self.dtype}"
+        if self.activation == "silu_mul" and self.n % 2:
+            yield "n must be even, because its columns alternate between gate and up"
+        if self.batch < 1:
+            yield "batch must be at least 1"
+        for name, given, length in zip(("lda", "ldb", "ldc"), (self.lda, self.ldb, self.ldc), self.lengths, strict=True):
+            if given and given < length:
+                yield f"{name} must be at least {length}, the length of a row"
+        for name, pitch in zip("ab", self.pitches, strict=False):
+            if pitch * self.itemsize % 16:
+                yield (
+                    f"rows of {name} have {pitch * self.itemsize} bytes in memory, no multiple of 16, which TMA cannot read: "
+                    f"set ld{name}, or take matmul_wgmma, which reads such rows of 16-bit types"
+                )
+        if self.batch * max(self.m, self.k, self.n) * max(self.pitches) >= 2**40:
+            yield "the arrays are too large"
+
+    # -- shapes and types ----------------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        """Element type of a and b in memory."""
+        return "f32" if self.dtype == "tf32" else self.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of a and b."""
+        return dtype_of(self.kind).itemsize
+
+    @property
+    def output_kind(self) -> str:
+        """Element type of c, bias and residual."""
+        if self.dtype == "s8":
+            return "bf16" if self.parts or self.activation != "none" else "s32"
+        return "bf16" if self.dtype == "e4m3" else self.kind
+
+    @property
+    def sums_kind(self) -> str:
+        """Type of the sums."""
+        return "s32" if self.dtype == "s8" else "f32"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The arrays of the epilogue, in the order in which it uses them."""
+        others = {"bias": self.bias, "residual": self.residual, "largest": self.amax}
+        return (*SCALES[self.scale], *(name for name, there in others.items() if there))
+
+    @property
+    def width(self) -> int:
+        """Columns of c."""
+        return self.n // 2 if self.activation == "silu_mul" else self.n
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Elements of a row of a, b and c in memory."""
+        (_, a), (_, b) = self.stored(self.m, self.n, self.k)
+        return a, b, self.width
+
+    @property
+    def pitches(self) -> tuple[int, int, int]:
+        """Elements from one row of a, b and c to the next."""
+        a, b, c = self.lengths
+        return self.lda or a, self.ldb or b, self.ldc or c
+
+    # -- what is computed ----------------------------------------------------------------------------------------------
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        for name, (rows, _), pitch in zip("ab", self.stored(self.m, self.n, self.k), self.pitches, strict=False):
+            shape = (self.batch, rows, pitch)
+            if self.dtype == "s8":
+                given[name] = rng.integers(-LARGEST_S8, LARGEST_S8 + 1, shape, np.int8)
+            else:
+                given[name] = uniform(rng, shape, self.kind)
+        if self.pitches[2] > self.width:
+            given["c"] = uniform(rng, (self.batch, self.m, self.pitches[2]), np.float32).astype(dtype_of(self.output_kind))
+        shapes = {"scale": (1,), "row_scales": (self.batch, self.m), "column_scales": (self.batch, self.n)}
+        for name in SCALES[self.scale]:
+            scales = uniform(rng, shapes[name]) * np.float32(0.5) + 1
+            given[name] = scales * np.float32(self._usual_scale ** (1 / len(SCALES[self.scale])))
+        if self.bias:
+            given["bias"] = uniform(rng, self.n, self.output_kind)
+        if self.residual:
+            given["residual"] = uniform(rng, (self.batch, self.m, self.width), self.output_kind)
+        if self.amax:
+            given["largest"] = np.zeros(1, np.float32)
+        return given
+
+    @property
+    def _usual_scale(self) -> float:
+        """The factor after which sums of uniform random numbers have a standard deviation of 1."""
+        largest = LARGEST_S8 if self.dtype == "s8" else 1
+        return float(3 / (np.sqrt(self.k) * largest**2))
+
+    def reference(self, a: Any, b: Any, c: Any = None, **given: Any) -> dict[str, Any]:
+        """In float64; the sums of s8 are exact. From 2^35 multiply-adds on in float32 for 16-bit types and e4m3."""
+        large = self.batch * self.m * self.n * self.k >= 1 << 35 and self.itemsize <= 2 and self.dtype != "s8"
+        wide = np.float32 if large else np.float64
+        a, b = (x[..., :length].astype(wide) for x, length in zip((a, b), self.lengths, strict=False))
+        x = np.matmul(
+            a if self.a_layout == "row" else a.swapaxes(1, 2), b if self.b_layout == "row" else b.swapaxes(1, 2)
+        )
+        if "scale" in given:
+            x = x * given["scale"].astype(wide)
+        if "row_scales" in given:
+            x = x * given["row_scales"].astype(wide)[:, :, None]
+        if "column_scales" in given:
+            x = x * given["column_scales"].astype(wide)[:, None, :]
+        if "bias" in given:
+            x = x + given["bias"].astype(wide)
+        x = activation("silu", x[..., ::2]) * x[..., 1::2] if self.activation == "silu_mul" else activation(self.activation, x)
+        if "residual" in given:
+            x = x + given["residual"].astype(wide)
+        found = {"largest": np.abs(x).max(keepdims=True).reshape(1)} if self.amax else {}
+        if self.output_kind == "s32":
+            x = x.astype(np.int64)
+        if c is not None:
+            rest = c.astype(x.dtype)
+            rest[..., : self.width] = x
+            x = rest
+        return {"c": x, **found}
+
+    def outputs(self) -> Mapping[str, Any]:
+        c = ((self.batch, self.m, self.pitches[2]), self.output_kind)
+        return {"c": c, "largest": (1, "f32")} if self.amax else {"c": c}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        if not self._launched_parts:
+            return {}
+        sums = ((self.batch, self.m, self.n), self.sums_kind)
+        return {"sums": sums, "values": (sums[0], "f32"), "products": ((self.batch, self.m, self.width), "f32")}
+
+    def work(self) -> Work:
+        """The flops of products and epilogue; each array is read or written once."""
+        results, out = self.batch * self.m * self.width, dtype_of(self.output_kind).itemsize
+        moved = self.batch * (self.m + self.n) * self.k * self.itemsize + results * out * (2 if self.residual else 1)
+        read = {"scale": 4, "row_scales": 4 * self.batch * self.m, "column_scales": 4 * self.batch * self.n, "bias": out * self.n}
+        moved += sum(read.get(name, 0) for name in self.parts)
+        each = len(self.parts) * (self.n // self.width) + ACTIVATION_FLOPS.get(self.activation, 0)
+        each += ACTIVATION_FLOPS["silu"] + 1 if self.activation == "silu_mul" else 0
+        flops = 2 * self.batch * self.m * self.n * self.k + each * results
+        return Work(flops=flops, bytes=moved, unit=self.dtype, sum_length=self.k)
+
+    @property
+    def tolerance(self) -> Mapping[str, Tolerance] | None:  # type: ignore[override]  # depends on the types here
+        """That of the sums on tensor cores, and of one rounding to the type of c; exact for s32.
+
+        The default for bf16 allows several roundings, 1.6%, which would hide a wrong scale.
+        """
+        if self.output_kind == "s32":
+            return None
+        narrow = "" if self.dtype == "s8" else dtype_of(self.kind).name
+        sums = Sums(self.k, stated=True, unit=self.dtype, narrow="" if narrow == "float32" else narrow)
+        typical = AMPLIFIED[self.activation] * (sums.error("float32") + F32_ROUNDINGS)
+        relative = F32_ROUNDINGS + (TF32_TRUNCATED if self.dtype == "tf32" else 0.0)
+        found = {"c": Tolerance(relative=relative, absolute=1e-7, ulp=0.5, typical=typical)}
+        return {**found, "largest": Tolerance(relative=relative, typical=typical)} if self.amax else found
+
+    # -- launches ------------------------------------------------------------------------------------------------------
+
+    def pointers(self, *there: str) -> tuple[object, ...]:
+        """The arguments of an epilogue with these parts."""
+        return tuple(name if name in there else NULL for name in PARTS)
+
+    def product(self, t: Tile, c: str, kind: str, parts: tuple[str, ...], function: str) -> Launch:
+        """A launch of ``matmul_fused`` that stores elements of type ``kind`` in c."""
+        operands = Operands.of(self)
+        of_c = (self.pitches[2], self.m * self.pitches[2]) if c == "c" else (self.n, self.m * self.n)
+        return Launch(
+            "matmul_fused",
+            min(self.batch * cdiv(self.m, t.BM) * cdiv(self.n, t.BN), self.device.sms),
+            128 * (t.CONSUMERS + 1),
+            (
+                self.map("a", 0, operands.A_MAJOR, t.BM),
+                self.map("b", 1, operands.B_MAJOR, t.BN),
+                c,
+                *self.pointers(*parts),
+                *(self.m, self.n, self.k, self.batch, *of_c),
+            ),
+            shared=shared_bytes(t),
+            template=(
+                FusedTile(**t),
+                TYPES[self.kind],
+                TYPES[kind],
+                operands,
+                sum(PARTS[name] for name in parts),
+                ACTIVATIONS[function],
+            ),
+        )
+
+    def map(self, name: str, index: int, mn_major: int, rows: int) -> TensorMap:
+        """The tensor map of a or b, for copies of ``rows`` rows of a tile, or of blocks of 64 rows of an MN-major one."""
+        stored, pitch = self.stored(self.m, self.n, self.k)[index], self.pitches[index]
+        depth = ROW_BYTES // self.itemsize
+        return TensorMap(
+            name,
+            box=(1, depth if mn_major else rows, depth),
+            swizzle="128B",
+            shape=(self.batch, *stored),
+            strides=(stored[0] * pitch * self.itemsize, pitch * self.itemsize, self.itemsize),
+        )
+
+    @property
+    def _launched_parts(self) -> list[tuple[tuple[str, ...], str]]:
+        """The launches of the unfused epilogue: the arrays of a part, and an activation."""
+        before = [((name,), "none") for name in self.parts if name not in ("residual", "largest")]
+        after = [((name,), "none") for name in self.parts if name in ("residual", "largest")]
+        return [*before, *([((), self.activation)] if self.activation != "none" else []), *after]
+
+    def parts_of_epilogue(self) -> Iterator[Launch]:
+        """The launches of ``epilogue_part``, from ``sums`` to c."""
+        steps = self._launched_parts
+        source, kind, width = "sums", self.sums_kind, self.n
+        for i, (parts, function) in enumerate(steps):
+            halves = function == "silu_mul"
+            last = i == len(steps) - 1
+            to = "c" if last else "products" if halves or source == "products" else "values"
+            out = width // 2 if halves else width
+            pitch = self.pitches[2] if last else out
+            yield Launch(
+                "epilogue_part",
+                cdiv(self.batch * self.m * out, PART_THREADS),
+                PART_THREADS,
+                (source, to, *self.pointers(*parts), self.m, width, self.batch, pitch, self.m * pitch),
+                template=(
+                    TYPES[kind],
+                    TYPES[self.output_kind if last else "f32"],
+                    TYPES[self.output_kind],
+                    sum(PARTS[name] for name in parts),
+                    ACTIVATIONS[function],
+                ),
+            )
+            source, kind, width = to, "f32", out
+
+    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
+    def unfused(self, t: Tile) -> list[Launch]:
+        """The product, and a launch for each part of the epilogue, with intermediate results in f32."""
+        if not self._launched_parts:
+            return [self.product(t, "c", self.output_kind, (), "none")]
+        return [self.product(t, "sums", self.sums_kind, (), "none"), *self.parts_of_epilogue()]
+
+    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
+    def fused(self, t: Tile) -> list[Launch]:
+        """One launch: the epilogue is applied to the sums before they are stored."""
+        return [self.product(t, "c", self.output_kind, self.parts, self.activation)]
