@@ -92,7 +92,12 @@ def test_stores_that_wgmma_may_not_see_are_found(monkeypatch):
 
 @pytest.mark.parametrize(
     ("sizes", "step"),
-    [((3001, 3001, 3001), BY_COPIES), ((1, 4099, 4099), BY_THREADS), ((4096, 4096, 4096), "step8_tma_store")],
+    [
+        ((3001, 3001, 3001), BY_COPIES),
+        ((1, 4099, 4099), BY_THREADS),
+        ((512, 4099, 4096), BY_THREADS),  # c alone is unaligned
+        ((4096, 4096, 4096), "step8_tma_store"),
+    ],
 )
 def test_which_step_is_chosen(sizes, step):
     assert choose(MatmulWgmma(*sizes), target=SM_90A).variant == step

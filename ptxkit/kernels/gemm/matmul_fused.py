@@ -25,7 +25,8 @@ PART_THREADS = 256
 NULL = np.uint64(0)
 LARGEST_S8 = 127
 
-TYPES = {"bf16": "ptxkit::bf16", "f16": "ptxkit::f16", "f32": "float", "e4m3": "ptxkit::e4m3", "s8": "signed char", "s32": "int"}
+TYPES = {"bf16": "ptxkit::bf16", "f16": "ptxkit::f16", "e4m3": "ptxkit::e4m3"}
+TYPES |= {"f32": "float", "s8": "signed char", "s32": "int"}
 PARTS = {"scale": 1, "row_scales": 2, "column_scales": 4, "bias": 8, "residual": 16, "largest": 32}
 """Bits of ``Parts`` of the kernel, by the array that a part reads or writes."""
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3, "silu_mul": 4}
@@ -105,8 +106,8 @@ class MatmulFused(HasLayout, Workload):
     memory to the next where that is more than the length of a row: a, b and c are then parts of larger matrices, and the rest
     of c is not written.
 
-    With ``activation="silu_mul"``, columns of the sums alternate between gate and up, rows 2 i and 2 i + 1 of b, and c has n / 2
-    columns: silu(gate) up. ``largest`` is the largest magnitude of c before it is rounded.
+    With ``activation="silu_mul"``, columns of the sums alternate between gate and up, rows 2 i and 2 i + 1 of b, and c has
+    n / 2 columns: silu(gate) up. ``largest`` is the largest magnitude of c before it is rounded.
     """
 
     source = "matmul_fused.cu"
@@ -135,7 +136,10 @@ class MatmulFused(HasLayout, Workload):
 
     def constraints(self) -> Iterable[str]:
         if self.itemsize != 2 and self.layout != "tn":
-            yield f"layout {self.layout} needs an operand transposed, which wgmma does for bf16 and f16 only, not for {self.dtype}"
+            yield (
+                f"layout {self.layout} needs an operand transposed, which wgmma does for bf16 and f16 only, "
+                f"not for {self.dtype}"
+            )
         if self.activation == "silu_mul" and self.n % 2:
             yield "n must be even, because its columns alternate between gate and up"
         if self.batch < 1:
@@ -210,7 +214,8 @@ class MatmulFused(HasLayout, Workload):
             else:
                 given[name] = uniform(rng, shape, self.kind)
         if self.pitches[2] > self.width:
-            given["c"] = uniform(rng, (self.batch, self.m, self.pitches[2]), np.float32).astype(dtype_of(self.output_kind))
+            rest = uniform(rng, (self.batch, self.m, self.pitches[2]))
+            given["c"] = rest.astype(dtype_of(self.output_kind))
         shapes = {"scale": (1,), "row_scales": (self.batch, self.m), "column_scales": (self.batch, self.n)}
         for name in SCALES[self.scale]:
             scales = uniform(rng, shapes[name]) * np.float32(0.5) + 1
@@ -245,7 +250,10 @@ class MatmulFused(HasLayout, Workload):
             x = x * given["column_scales"].astype(wide)[:, None, :]
         if "bias" in given:
             x = x + given["bias"].astype(wide)
-        x = activation("silu", x[..., ::2]) * x[..., 1::2] if self.activation == "silu_mul" else activation(self.activation, x)
+        if self.activation == "silu_mul":
+            x = activation("silu", x[..., ::2]) * x[..., 1::2]
+        else:
+            x = activation(self.activation, x)
         if "residual" in given:
             x = x + given["residual"].astype(wide)
         found = {"largest": np.abs(x).max(keepdims=True).reshape(1)} if self.amax else {}
@@ -271,7 +279,8 @@ class MatmulFused(HasLayout, Workload):
         """The flops of products and epilogue; each array is read or written once."""
         results, out = self.batch * self.m * self.width, dtype_of(self.output_kind).itemsize
         moved = self.batch * (self.m + self.n) * self.k * self.itemsize + results * out * (2 if self.residual else 1)
-        read = {"scale": 4, "row_scales": 4 * self.batch * self.m, "column_scales": 4 * self.batch * self.n, "bias": out * self.n}
+        read = {"scale": 4, "row_scales": 4 * self.batch * self.m, "column_scales": 4 * self.batch * self.n}
+        read["bias"] = out * self.n
         moved += sum(read.get(name, 0) for name in self.parts)
         each = len(self.parts) * (self.n // self.width) + ACTIVATION_FLOPS.get(self.activation, 0)
         each += ACTIVATION_FLOPS["silu"] + 1 if self.activation == "silu_mul" else 0

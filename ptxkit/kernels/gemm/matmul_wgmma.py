@@ -391,7 +391,7 @@ class MatmulWgmma(Matmul):
         requires=REQUIRES,
         source=unaligned.SOURCE,
         tile=unaligned.SPACE,
-        constraint=unaligned.copy_usable,
+        constraint=unaligned.usable,
         prefer=unaligned.preferred,
         slower=unaligned.copy_slower,
     )

@@ -85,19 +85,16 @@ def copies(w: MatmulWgmma) -> dict[str, tuple[int, int]]:
     }
 
 
-def copy_usable(w: MatmulWgmma, t: Tile) -> bool | str:
-    """The constraint of step 12."""
-    return usable(w, t) if copies(w) else "all rows of a and b are multiples of 16 bytes"
-
-
 def copy_slower(w: MatmulWgmma) -> str | None:
     """Why an earlier step is faster than step 12."""
+    if not copies(w):
+        return "all rows of a and b are multiples of 16 bytes, so that there is nothing to copy"
     few = "rows" if w.m <= FEW else "columns" if w.n <= FEW else ""
     return f"with at most {FEW} {few} of c, a copy takes longer than reading the operand once" if few else None
 
 
 def usable(w: MatmulWgmma, t: Tile) -> bool | str:
-    """The constraint of step 11."""
+    """The constraint of steps 11 and 12."""
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > MOST_SUMS:
         return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {MOST_SUMS}"
     if t.BM % (64 * t.CONSUMERS):
