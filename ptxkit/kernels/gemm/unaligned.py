@@ -11,7 +11,8 @@ from ptxkit.kernels.gemm import wgmma_tiles
 from ptxkit.kernels.template import TemplateStruct
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
+    from ptxkit.kernels.gemm.matmul import Matmul
+    from ptxkit.kernels.gemm.swapped import Boxes
 
 SOURCE = "matmul_unaligned.cu"
 BK = 64  # elements of k in a tile
@@ -58,13 +59,13 @@ def aligned(pitch: int) -> bool:
     return pitch * SIZE % ALIGNMENT == 0
 
 
-def pitches(w: MatmulWgmma) -> dict[str, int]:
+def pitches(w: Matmul) -> dict[str, int]:
     """Elements from one row in memory to the next, of a, b and c."""
     (_, a), (_, b) = w.stored(w.m, w.n, w.k)
     return {"a": a, "b": b, "c": w.n}
 
 
-def needed(w: MatmulWgmma) -> str | None:
+def needed(w: Matmul) -> str | None:
     """Why TMA cannot read and write all matrices; None if it can."""
     for name, pitch in pitches(w).items():
         if not aligned(pitch):
@@ -72,12 +73,12 @@ def needed(w: MatmulWgmma) -> str | None:
     return None
 
 
-def slower(w: MatmulWgmma) -> str | None:
+def slower(w: Matmul) -> str | None:
     """Why an earlier step is faster than step 11."""
     return None if needed(w) else f"all rows are multiples of {ALIGNMENT} bytes, which TMA reads"
 
 
-def copies(w: MatmulWgmma) -> dict[str, tuple[int, int]]:
+def copies(w: Matmul) -> dict[str, tuple[int, int]]:
     """The operands that step 12 copies: name -> shape of the copy."""
     stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))
     return {
@@ -85,7 +86,7 @@ def copies(w: MatmulWgmma) -> dict[str, tuple[int, int]]:
     }
 
 
-def copy_slower(w: MatmulWgmma) -> str | None:
+def copy_slower(w: Matmul) -> str | None:
     """Why an earlier step is faster than step 12."""
     if not copies(w):
         return "all rows of a and b are multiples of 16 bytes, so that there is nothing to copy"
@@ -93,7 +94,7 @@ def copy_slower(w: MatmulWgmma) -> str | None:
     return f"with at most {FEW} {few} of c, a copy takes longer than reading the operand once" if few else None
 
 
-def usable(w: MatmulWgmma, t: Tile) -> bool | str:
+def usable(w: Matmul, t: Tile) -> bool | str:
     """The constraint of steps 11 and 12."""
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > MOST_SUMS:
         return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {MOST_SUMS}"
@@ -112,7 +113,7 @@ def shared_bytes(t: Tile) -> int:
     return int(t.STAGES * (t.BM + t.BN) * BK * SIZE + 4 * t.CONSUMERS * ROWS_BYTES)
 
 
-def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
+def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:
     """The tiles of step 8 without clusters."""
     for t in wgmma_tiles.preferred(w):
         if t["CLUSTER_M"] * t["CLUSTER_N"] == 1:
@@ -120,7 +121,7 @@ def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
             yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}
 
 
-def launches(w: MatmulWgmma, operands: Operands, t: Tile, *, copied: bool) -> list[Launch]:
+def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launch]:
     """Launches of ``matmul_unaligned``, with ``copied`` after those of ``align_rows``."""
     pitch = pitches(w)
     of_copies = copies(w) if copied else {}
@@ -134,18 +135,19 @@ def launches(w: MatmulWgmma, operands: Operands, t: Tile, *, copied: bool) -> li
             maps.append(TensorMap(name, box=(8,), shape=(1,)))
         else:
             maps.append(replace(made, array=names[name], shape=stored[name], strides=(columns * SIZE, SIZE)))
+    producers = Producers(*map(int, by_threads.values()))
     product = Launch(
         "matmul_unaligned",
         min(cdiv(w.m, t.BM) * cdiv(w.n, t.BN), w.device.sms),
         128 * (t.CONSUMERS + 1),
         (*maps, "a", "b", *w.scalars, *pitch.values()),
         shared=shared_bytes(t),
-        template=(UnalignedTile(**t), w.cu_type, operands, Producers(*map(int, by_threads.values())), w.epilogue_bits),
+        template=(UnalignedTile(**t), f"ptxkit::{w.kind}", operands, producers, w.epilogue_bits),
     )
     return [*(copy(w, name, shape) for name, shape in of_copies.items()), product]
 
 
-def copy(w: MatmulWgmma, name: str, shape: tuple[int, int]) -> Launch:
+def copy(w: Matmul, name: str, shape: tuple[int, int]) -> Launch:
     """A launch of ``align_rows``."""
     rows, columns = shape
     vectors = columns * SIZE // ALIGNMENT
@@ -155,5 +157,5 @@ def copy(w: MatmulWgmma, name: str, shape: tuple[int, int]) -> Launch:
         cdiv(rows * vectors, COPY_THREADS),
         COPY_THREADS,
         (name, f"{name}_aligned", rows, length, length, vectors),
-        template=(w.cu_type,),
+        template=(f"ptxkit::{w.kind}",),
     )
