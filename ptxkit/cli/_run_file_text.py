@@ -175,8 +175,11 @@ def _number(value: float | int | bool) -> str:
 
 def complain(file: CompiledFile, report: FileReport | None = None) -> None:
     """The compiler's warnings and a wrong result, on stderr."""
-    if file.image.log:
-        to_stderr(file.image.log.rstrip(), fg="yellow")
+    from ptxkit.compiler.ptxas import concerning
+
+    log = file.image.log if report is None else concerning(file.image.log, report.call.entry.mangled)
+    if log:
+        to_stderr(log.rstrip(), fg="yellow")
     if report is not None and report.verdict is not None and not report.verdict.verified:
         wrong = report.verdict.explanation or report.verdict.worst
         to_stderr(f"error: {report.call.title}: wrong result: {wrong}", fg="red")

@@ -26,6 +26,7 @@ _ADVICE = re.compile(r"^\((?P<code>C7\d+)\)\s*(?P<text>.*)")
 _AROUND = re.compile(r" in around line (\d+)(?: by compiler)?")
 _MIXED_GROUPS = re.compile(r"Function '(?P<name>[^']+)' uses single CTA\(\.cta_group::1\) and CTA pair")
 _IN_FUNCTION = re.compile(r"function '([^']+)'")
+_STACK_SIZE = re.compile(r"Stack size for entry function '(?P<entry>[^']+)' cannot be statically determined")
 
 
 def read(
@@ -212,6 +213,16 @@ def spills(
                 )
             )
     return found
+
+
+def concerning(log: str, entry: str) -> str:
+    """A rendered log without the warnings about the stack size of kernels other than ``entry`` (mangled name)."""
+    kept = []
+    for line in log.splitlines():
+        match = _STACK_SIZE.search(line)
+        if match is None or match["entry"] == entry:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def _first_line(name: str, ptx: str, file: str) -> tuple[str, int]:

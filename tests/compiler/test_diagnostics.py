@@ -225,3 +225,12 @@ def test_nothing_is_logged_by_an_ordinary_compile(caplog):
     with caplog.at_level(logging.DEBUG, "ptxkit"):
         compile_source("__global__ void f() {}", target="sm_90a")
     assert caplog.records == []
+
+
+def test_a_launch_hears_of_its_own_stack_size_only():
+    from ptxkit.compiler.ptxas import concerning
+
+    sizes = [f"warning: Stack size for entry function '{name}' cannot be statically determined" for name in ("a", "b")]
+    log = "\n".join([sizes[0], "warning: variable 'x' was declared but never referenced", sizes[1]])
+    assert concerning(log, "a").splitlines() == log.splitlines()[:2]
+    assert concerning(log, "c").splitlines() == log.splitlines()[1:2]

@@ -29,6 +29,19 @@ extern "C" __global__ void diverge(int* y, float* f, const int* x, int n) {
     f[i] = a;
 }
 extern "C" __global__ void recurse(int* y, const int* x) { y[threadIdx.x] = paths(x[threadIdx.x] % 6); }
+__device__ void merge(int* a, int n) {
+    if (n < 2) return;
+    int h = n / 2, i = 0, j = h, k = 0;
+    merge(a, h);
+    merge(a + h, n - h);
+    int* t = (int*)malloc(n * sizeof(int));
+    while (i < h && j < n) t[k++] = a[i] <= a[j] ? a[i++] : a[j++];
+    while (i < h) t[k++] = a[i++];
+    while (j < n) t[k++] = a[j++];
+    for (i = 0; i < n; i++) a[i] = t[i];
+    free(t);
+}
+extern "C" __global__ void sort(int* x, int n) { merge(x + threadIdx.x * n, n); }
 extern "C" __global__ void heap(int* y) {
     int i = threadIdx.x, s = 0;
     int* p = (int*)malloc(4 * (i + 1));
@@ -52,6 +65,13 @@ extern "C" __global__ void banks(float* y) {
     __syncthreads();
     for (int k = 0; k < 8; k++) y[w * 32 + x] += t[x * 32 + k] + t[k * 33 + x] + float(d[(x / 2 + k) % 256] + d[x * 2 + k]);
 }
+extern "C" __global__ void small_banks(int* y, int n) {
+    __shared__ unsigned char b[32 * 37 + 16];
+    __shared__ unsigned short h[32 * 33 + 16];
+    int x = threadIdx.x, s = 0;
+    for (int k = 0; k < n; k++) { b[x * 37 + k] = x + k; h[x * 33 + k] = x * k; s += b[x * 37 + k / 2] + h[x * 33 + k / 2]; }
+    y[x] = s;
+}
 extern "C" __global__ void reduce(float* y, const float* x, int n) {
     float s = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) s += x[i];
@@ -69,9 +89,11 @@ def numbers(kind, count, seed=1):
 CASES = {
     "diverge": (3, 128, lambda: [np.zeros(300, np.int32), numbers("f4", 300), numbers("i4", 300), np.int32(300)]),
     "recurse": (1, 32, lambda: [np.zeros(32, np.int32), np.arange(32, dtype=np.int32)]),
+    "sort": (1, 40, lambda: [numbers("i4", 40 * 12), np.int32(12)]),
     "heap": (1, 40, lambda: [np.zeros(40, np.int32)]),
     "stack": (1, 40, lambda: [np.zeros(40, np.int32), np.arange(40, dtype=np.int32) * 2 + 1]),
     "banks": (2, (32, 8), lambda: [np.zeros(256, np.float32)]),
+    "small_banks": (1, 32, lambda: [np.zeros(32, np.int32), np.int32(9)]),
     "reduce": (1, 96, lambda: [np.zeros(1, np.float32), numbers("f4", 1000), np.int32(1000)]),
 }
 

@@ -140,7 +140,8 @@ class SharedSite(Site):
             x, local, np.ones((1, 1, 1), np.bool_), lambda a: "shared and other addresses are mixed in one access"
         )
 
-    def _count(self, x: Group, p: Pattern) -> None:
+    def _count(self, x: Group, p: Pattern, index: Index, start: int) -> None:
+        """Count an access to the elements ``index + start``, as :meth:`_flat` gives them."""
         passes = conflicts = 0
         lanes = x.lanes
         if p.remote is not None:
@@ -150,13 +151,14 @@ class SharedSite(Site):
             if not lanes:
                 return
         if x.tally.traffic:
-            memo = p.banks
+            # the words that elements of 8 and 16 bits are in depend on the position of the first one in its word
+            low = (int(index.reshape(-1)[p.first]) + start) * self.size & 3 if self.size < 4 else 0
+            memo = p.banks.get(low)
             if memo is None or memo[1] is not x.mask or memo[2] != x.shape:
                 # bank conflicts are not counted: no metric covers accesses of a warp to other CTAs
                 local = x.mask if p.remote is None else x.active() & ~p.remote.any(axis=2, keepdims=True)
-                addresses = p.offsets + np.uint64(1 << 30)
-                memo = (self.wavefronts(addresses, local, x.shape), x.mask, x.shape)
-                p.banks = memo
+                addresses = p.offsets + np.uint64((1 << 30) + low)
+                memo = p.banks[low] = (self.wavefronts(addresses, local, x.shape), x.mask, x.shape)
             passes, conflicts = memo[0]
         x.tally.access(self.number, self.space, lanes * self.nbytes, 0, passes, conflicts, lanes)
 
@@ -174,7 +176,7 @@ class SharedSite(Site):
             got = self._block(x, rows, start, p.indices.size).copy()
         else:
             got = rows[start:].take(index.reshape(-1), axis=0)
-        self._count(x, p)
+        self._count(x, p, index, start)
         return self.columns(got, index.shape)
 
     def _block(self, x: Group, rows: Lanes, start: int, count: int) -> Lanes:
@@ -201,7 +203,7 @@ class SharedSite(Site):
             rows[start:][np.broadcast_to(index, x.shape)[x.mask]] = data[x.mask]
         for writes in x.wave.generic_writes:
             writes.wrote(np.broadcast_to(index, x.shape)[x.active()] + start, self.size, self.where)
-        self._count(x, p)
+        self._count(x, p, index, start)
 
 
 class ClusterSite(SharedSite):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from ptxkit.emulator.arrays import Bytes, Lanes, Mask
@@ -16,6 +18,7 @@ from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.hooks import RaceHooks
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.threads import CallSite, Frame, Group, Synchroniser
+from ptxkit.emulator.simt.where import named
 from ptxkit.errors import FaultError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Immediate, Operand, Register, Symbol
@@ -47,15 +50,20 @@ class WaveCalls(WaveGroups):
     instrumentation: Instrumentation | None
     native: NativeWave | None
 
-    def _frame(self, code: FunctionCode, parent: Frame | None, base: int, bindings: dict[str, int]) -> Frame:
+    def _frame(
+        self,
+        code: FunctionCode,
+        parent: Frame | None,
+        base: int,
+        bindings: dict[str, int],
+        caller: tuple[Group, CallSite] | None = None,
+    ) -> Frame:
+        """A frame; ``caller`` has the threads that call the function and the place, None for the kernel."""
         self.serial += 1
         need = base + code.frame_bytes
         if need > self.local.shape[1]:
             if need > STACK_LIMIT:
-                raise FaultError(
-                    f"{base_name(code.function.name)}: stack overflow, "
-                    f"a thread needs more than {STACK_LIMIT:,} bytes of local memory"
-                )
+                self._overflow(code, caller)
             width = align_up(max(need, self.local.shape[1] * 2), 16)
             grown = np.full((self.local.shape[0], width), POISON, np.uint8)
             grown[:, : self.local.shape[1]] = self.local
@@ -65,13 +73,27 @@ class WaveCalls(WaveGroups):
             self.instrumentation.entered(frame)
         return frame
 
+    def _overflow(self, code: FunctionCode, caller: tuple[Group, CallSite] | None) -> NoReturn:
+        """The stack of a thread exceeds the limit."""
+        name = base_name(code.function.name)
+        why = f"stack overflow, a thread needs more than {STACK_LIMIT:,} bytes of local memory"
+        if caller is None:
+            raise FaultError(f"{name}: {why}")
+        group, site = caller
+        group.wave.flush_output()
+        cta, thread = group.first(group.active())
+        depth = group.frame.depth
+        raise FaultError(
+            f"{named(site.where)}: thread {thread} of CTA {cta} calls {name} from call depth {depth}: {why}"
+        )
+
     def call(self, group: Group, code: FunctionCode, site: CallSite, back: int) -> None:
         """``group`` calls a function, and continues at block ``back`` after the return."""
         caller = group.frame
         base = caller.local_base + caller.function.frame_bytes
         bindings: dict[str, int] = {}
         function = code.function
-        frame = self._frame(code, caller, base, bindings)
+        frame = self._frame(code, caller, base, bindings, (group, site))
         frame.back = back
         if self.instrumentation is not None:
             self.instrumentation.called(group, base, code.frame_bytes)

@@ -77,12 +77,12 @@ class _AtomicBanks(ClusterSite):
         passes, conflicts = atomic_wavefronts(addresses, self.size, mask, shape)
         return passes * 2 if self.swaps else passes, conflicts
 
-    def count_lanes(self, x: Group, p: Pattern, aggregated: bool) -> None:
+    def count_lanes(self, x: Group, p: Pattern, index: Index, start: int, aggregated: bool) -> None:
         """Add this execution to the counters; if ``aggregated``, each warp makes one access."""
         if aggregated and p.remote is None:
             x.tally.access(self.number, self.space, x.lanes * self.nbytes, 0, x.warps, 0, x.lanes)
         else:
-            self._count(x, p)
+            self._count(x, p, index, start)
 
 
 def _adds_one(b: Binding) -> bool:
@@ -197,7 +197,7 @@ class AtomicSite:
             for races in x.wave.races:
                 s = self.shared
                 races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
-            self.shared.count_lanes(x, p, aggregated)
+            self.shared.count_lanes(x, p, found, start, aggregated)
         return self._apply(x, allocation, cells, index, active, operation, values)
 
     def _apply(

@@ -21,7 +21,7 @@ class Pattern:
         indices: element index of each lane, relative to the lowest one.
         contiguous: lane after lane accesses adjacent elements.
         sectors: address of the first lane modulo 32 -> the number of sectors, and the mask and shape for which it is valid.
-        banks: the wavefronts and conflicts in shared memory, in the same form.
+        banks: address of the first lane modulo 4 -> the wavefronts and conflicts in shared memory, in the same form.
         in_wave: shape and stride of the wave's shared memory -> element index of each lane in it.
         in_cluster: the same where addresses have ranks: indices, their pattern, first address, lowest and highest offset.
         remote: lanes that access shared memory of another CTA; None if there are none.
@@ -71,7 +71,7 @@ class Pattern:
         )
         self.indices = indices
         self.sectors: dict[int, tuple[int, Mask | None, Shape]] = {}
-        self.banks: tuple[tuple[int, int], Mask | None, Shape] | None = None
+        self.banks: dict[int, tuple[tuple[int, int], Mask | None, Shape]] = {}
         self.in_wave: dict[tuple[Shape, int], Index] = {}
         self.in_cluster: dict[tuple[Shape, int], tuple[Index, Pattern, int, int, int]] = {}
         self.remote: Mask | None = None

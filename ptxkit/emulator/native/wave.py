@@ -79,6 +79,7 @@ class Storage:
         for k in touched:
             value = registers[k]
             if value is current[k] and value is not None:
+                frame.owned[k] = True
                 continue
             view = views[k]
             if value is not None:
@@ -86,7 +87,7 @@ class Storage:
             elif poisons:
                 view[...] = poison(view.dtype)
             registers[k] = current[k] = view
-        frame.owned = [True] * len(registers)
+            frame.owned[k] = True
         frame.dirty = True
 
     def give(self, frame: Frame, written: tuple[int, ...]) -> None:

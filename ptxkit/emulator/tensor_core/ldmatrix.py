@@ -62,7 +62,7 @@ class RowSite(SharedSite):
             races.read(x, self, index, start)
         rows = self.rows(x.wave.shared.view(self.dtype))
         got = rows[start:].take(index.reshape(-1), axis=0).reshape(*index.shape, 4)
-        self._count(x, p)
+        self._count(x, p, index, start)
         if index.shape != x.shape:
             got = np.broadcast_to(got, (*x.shape, 4))
         return got.reshape(x.shape[0], x.shape[1], 4, 32)[:, :, : self.matrices]

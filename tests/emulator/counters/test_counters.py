@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from programs import Run, kernel
 
 from ptxkit.emulator import Counters
-from ptxkit.emulator.memory.traffic import atomic_wavefronts, local_sectors
+from ptxkit.emulator.memory.traffic import atomic_wavefronts, local_sectors, wavefronts
 
 SHARED = ".shared .align 128 .b8 s[8192]; mov.u32 %r5, s;"
 LOCAL = ".local .align 16 .b8 stack[256]; mov.u64 %rd10, stack;"
@@ -329,3 +329,15 @@ def test_counts_add_up(chosen, grid):
     for _ in range(grid):
         total += whole
     assert counted("\n".join([start, *(s.format(n=n) for n, s in enumerate(chosen))]), grid=grid, block=64) == total
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_words_of_small_elements_depend_on_the_position_of_the_first(size):
+    """The same pattern of addresses at each position in a word: which elements share a word, and thus a bank, differs."""
+    stride = 33 * size
+    loop = f"mov.u32 %r11, 0; LOOP: ld.shared.u{8 * size} %r10, [%r9]; add.u32 %r9, %r9, {size}; add.u32 %r11, %r11, 1;"
+    got = shared(f"{loop} setp.lt.u32 %p1, %r11, 8; @%p1 bra LOOP;", "%r1", stride)
+    lanes = np.arange(32, dtype=np.uint64)[None, None] * np.uint64(stride)
+    expected = [wavefronts(lanes + np.uint64(1024 + k * size), size, None, (1, 1, 32)) for k in range(8)]
+    assert len(set(expected)) > 1
+    assert [got.shared_load_wavefronts, got.shared_bank_conflicts] == np.sum(expected, axis=0).tolist()
