@@ -6,14 +6,14 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ptxkit
 from ptxkit.emulator.engine import wave as engine_wave
 from ptxkit.emulator.native import wave as native_wave
 from ptxkit.emulator.native.scalar import emitter
-from ptxkit.errors import DeadlockError, MemoryFault, UninitialisedError
+from ptxkit.errors import DeadlockError, FaultError, MemoryFault, UninitialisedError
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
@@ -40,6 +40,19 @@ __device__ void merge(int* a, int n) {
     while (j < n) t[k++] = a[j++];
     for (i = 0; i < n; i++) a[i] = t[i];
     free(t);
+}
+__device__ __noinline__ int descend(int* y, int n, int depth) {
+    int a[4];
+    a[n & 3] = n;
+    if (depth == 0) { int* p = (int*)malloc(8); p[n & 1] = a[n & 3]; int r = p[n & 1]; free(p); return r; }
+    if (n & 1) return descend(y, n >> 1, depth - 1) + a[n & 3];
+    int r = n % 5 == 4 ? descend(y, n + 3, depth - 1) : 1;
+    return r * 3 + descend(y, n >> 1, depth - 1) + __popc(__activemask()) * 0;
+}
+extern "C" __global__ void calls(int* y, const int* x, int depth) {
+    int s = 0;
+    for (int k = 0; k < (threadIdx.x & 3) + 1; k++) s += descend(y, x[threadIdx.x] + k, depth);
+    y[threadIdx.x] = s;
 }
 extern "C" __global__ void sort(int* x, int n) { merge(x + threadIdx.x * n, n); }
 extern "C" __global__ void heap(int* y) {
@@ -89,6 +102,7 @@ def numbers(kind, count, seed=1):
 CASES = {
     "diverge": (3, 128, lambda: [np.zeros(300, np.int32), numbers("f4", 300), numbers("i4", 300), np.int32(300)]),
     "recurse": (1, 32, lambda: [np.zeros(32, np.int32), np.arange(32, dtype=np.int32)]),
+    "calls": (1, 70, lambda: [np.zeros(70, np.int32), numbers("i4", 70), np.int32(6)]),
     "sort": (1, 40, lambda: [numbers("i4", 40 * 12), np.int32(12)]),
     "heap": (1, 40, lambda: [np.zeros(40, np.int32)]),
     "stack": (1, 40, lambda: [np.zeros(40, np.int32), np.arange(40, dtype=np.int32) * 2 + 1]),
@@ -161,8 +175,8 @@ def operands(bits):
 def test_instructions_give_the_bits_of_numpy(opcode, data):
     """The machine code of one instruction, for 32 lanes, against the function that the numpy back end calls."""
     from ptxkit.emulator.native.machine_code import Compiled
-    from ptxkit.emulator.native.scalar import declarations
-    from ptxkit.emulator.native.text import Text
+    from ptxkit.emulator.native.runtime import common
+    from ptxkit.emulator.native.text import Text, ints
     from ptxkit.emulator.simt.table import lookup
     from ptxkit.isa.types import TYPES
 
@@ -178,27 +192,11 @@ def test_instructions_give_the_bits_of_numpy(opcode, data):
     text = Text()
     emit = emitter(opcode)
     assert emit is not None
-    x, y = text.load(f"i{bits}", text.at("%C", "%i")), text.load(f"i{bits}", text.at("%C", "%j"))
-    text.store(f"i{bits}", emit(text, [x, y])[0], text.at("%C", "%k"))
     size = bits // 8
+    x, y = text.load(ints(bits), "%C"), text.load(ints(bits), text.at("%C", 32 * size))
+    text.store(ints(bits), emit(text, [x, y])[0], text.at("%C", 64 * size))
     lines = "\n".join(text.lines)
-    whole = f"""{declarations()}
-define i32 @run(ptr %C) {{
-entry:
-  br label %lane
-lane:
-  %n = phi i64 [0, %entry], [%n1, %lane]
-  %i = mul i64 %n, {size}
-  %j = add i64 %i, {32 * size}
-  %k = add i64 %i, {64 * size}
-{lines}
-  %n1 = add i64 %n, 1
-  %more = icmp ult i64 %n1, 32
-  br i1 %more, label %lane, label %done
-done:
-  ret i32 0
-}}
-"""
+    whole = f"{common()}\ndefine i32 @run(ptr %C) {{\n{lines}\n  ret i32 0\n}}\n"
     memory = np.concatenate([a, b, np.zeros_like(a)])
     assert Compiled(whole).run(memory.__array_interface__["data"][0]) == 0
     found = memory[64:]
@@ -257,3 +255,90 @@ def test_the_message_of_an_interrupted_launch_counts_what_machine_code_has_execu
         measured(source, "loop", lambda: [np.zeros(32, np.int32), np.int32(1 << 20)], 1, 32)
     count = int(re.search(r"after ([0-9,]+) thread instructions", str(stopped.value))[1].replace(",", ""))
     assert count > 3 * 32 * 64  # an execution of machine code ends after at least 64 blocks
+
+
+def test_a_fault_in_a_call_by_machine_code_names_the_thread_and_the_line(machine_code, monkeypatch):
+    text = """
+__device__ __noinline__ int walk(const int* next, int at, int n) { return n == 0 ? at : walk(next, next[at], n - 1) + 1; }
+extern "C" __global__ void k(int* y, const int* next, int n) { y[threadIdx.x] = walk(next, threadIdx.x, n); }
+"""
+    step = np.arange(40, dtype=np.int32) + 1
+
+    def message():
+        with pytest.raises(MemoryFault) as fault:
+            ptxkit.compile(text, device="emulator")["k"](np.zeros(32, np.int32), step, np.int32(30), grid=1, block=32)
+        return re.sub(r"0x\w+", "an address", str(fault.value))
+
+    found = message()
+    assert machine_code and "thread (31, 0, 0)" in found
+    monkeypatch.setattr(native_wave, "is_installed", lambda: False)
+    assert message() == found
+
+
+def test_endless_recursion_in_machine_code_is_a_stack_overflow(machine_code):
+    text = """
+__device__ __noinline__ int deep(int n) { volatile int a[512]; a[n & 511] = n; return n < 0 ? 0 : deep(n + 1) + a[n & 511]; }
+extern "C" __global__ void k(int* y) { y[threadIdx.x] = deep(threadIdx.x); }
+"""
+    with pytest.raises(FaultError, match=r"thread \(0, 0, 0\) of CTA .* calls deep .*stack overflow"):
+        ptxkit.compile(text, device="emulator")["k"](np.zeros(4, np.int32), grid=1, block=4)
+    assert machine_code
+
+
+EXPRESSIONS = [
+    "{a} + {b}",
+    "{a} - {b} * 3",
+    "{a} ^ ({b} >> 2)",
+    "({a} & 15) * {b}",
+    "min({a}, {b})",
+    "h({a}, {b})",
+    "t[{a} & 7] + {b}",
+]
+
+
+@st.composite
+def bodies(draw, depth=0):
+    """Statements over the variables a, b and c, with branches, loops, stores to local and shared memory, and calls."""
+    lines = []
+    for _ in range(draw(st.integers(1, 3))):
+        to, one, two = (draw(st.sampled_from("abc")) for _ in range(3))
+        value = draw(st.sampled_from(EXPRESSIONS)).format(a=one, b=two)
+        kind = draw(st.sampled_from(["set", "if", "loop", "local", "shared"] if depth < 2 else ["set", "local", "shared"]))
+        if kind == "set":
+            lines.append(f"{to} = {value};")
+        elif kind == "if":
+            lines.append(f"if (({value}) & {draw(st.integers(1, 5))}) {{ {draw(bodies(depth + 1))} }}")
+        elif kind == "loop":
+            lines.append(f"for (int i = 0; i < ({one} & 3); i++) {{ {draw(bodies(depth + 1))} }}")
+        elif kind == "local":
+            lines.append(f"t[{one} & 7] = {value};")
+        else:
+            lines.append(f"s[threadIdx.x] = (unsigned char)({value}); {to} += s[threadIdx.x];")
+    return " ".join(lines)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(main=bodies(), inner=bodies(depth=1), seed=st.integers(0, 99))
+def test_random_programs_give_the_results_and_counts_of_numpy(machine_code, main, inner, seed):
+    text = f"""
+__device__ __noinline__ int h(int a, int b) {{
+    __shared__ unsigned char s[96];
+    int c = a - b, t[8] = {{0}};
+    if ((a & 7) < 2) return b;
+    {inner.replace("h(", "min(")}
+    return c + ((a & 1) ? h(a >> 1, b) : t[b & 7]);
+}}
+extern "C" __global__ void k(int* y, const int* x) {{
+    __shared__ unsigned char s[96];
+    int n = threadIdx.x, a = x[n] & 255, b = n, c = 0, t[8] = {{1}};
+    {main}
+    y[n] = a + 3 * b + 5 * c + t[n & 7];
+}}
+"""
+    given = (text, "k", lambda: [np.zeros(96, np.int32), numbers("i4", 96, seed)], 1, 96)
+    count = len(machine_code)
+    found = measured(*given)
+    assert len(machine_code) > count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_wave, "is_installed", lambda: False)
+        assert measured(*given) == found

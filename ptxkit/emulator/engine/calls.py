@@ -118,6 +118,18 @@ class WaveCalls(WaveGroups):
         group.frame = frame
         self.go(group, code.entry)
 
+    def called(self, caller: Frame, code: FunctionCode, site: CallSite, back: int) -> Frame:
+        """The frame of a call that machine code has made, whose parameters are all in local memory."""
+        self.serial += 1
+        bindings: dict[str, int] = {}
+        formal, actual = (*code.function.params, *code.function.returns), (*site.arguments, *site.returns)
+        for variable, operand in zip(formal, actual, strict=True):
+            assert isinstance(operand, Symbol)
+            bindings[variable.name] = caller.variable(operand)
+        frame = Frame(code, caller, caller.local_base + caller.function.frame_bytes, bindings, self.serial)
+        frame.back = back
+        return frame
+
     @staticmethod
     def _argument(group: Group, operand: Operand | None, t: PtxType) -> Lanes:
         """An argument of a call as lanes of the type ``t`` that its parameter has."""

@@ -185,7 +185,7 @@ class Call(Terminator):
             raise b.fail("call without a function")
         self.callee = operands.pop(0)
         self.site = CallSite(_items(operands), returns, b.where)
-        self.builtin: Callable[[Group, CallSite, int], None] | None = None
+        self.builtin: Callable[[Group, CallSite], None] | None = None
         self.calls = True
         self.entries: dict[int, FunctionCode] = {}
 
@@ -226,7 +226,8 @@ class Call(Terminator):
             return
         wave = left.wave
         if self.builtin is not None:
-            self.builtin(left, self.site, block.next)
+            self.builtin(left, self.site)
+            wave.go(left, block.next)
             return
         if isinstance(self.callee, Symbol):
             (code,) = self.entries.values()

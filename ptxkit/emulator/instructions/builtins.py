@@ -211,7 +211,7 @@ def _string(group: Group, thread: int, address: int) -> str:
     return read_string(group, address, thread) if address else "(null)"
 
 
-def _vprintf(group: Group, site: CallSite, back: int) -> None:
+def _vprintf(group: Group, site: CallSite) -> None:
     formats = _argument(group, site, 0, np.uint64)
     buffers = _argument(group, site, 1, np.uint64)
     counts = np.zeros(group.shape, np.int32)
@@ -228,7 +228,6 @@ def _vprintf(group: Group, site: CallSite, back: int) -> None:
         group.wave.output.append(format_printf(text, data, partial(_string, group, thread)))
         counts[at] = sum(m["what"] != "%" for m in _CONVERSION.finditer(text))
     _return(group, site, counts)
-    group.wave.go(group, back)
 
 
 GUARD = "ptxkit::unsupported"
@@ -244,7 +243,7 @@ def _unsupported(group: Group, site: CallSite, message: str) -> str:
     return f"{place}: {message}; the target is {target}{fix}"
 
 
-def _assertfail(group: Group, site: CallSite, back: int) -> None:
+def _assertfail(group: Group, site: CallSite) -> None:
     messages, files = _argument(group, site, 0, np.uint64), _argument(group, site, 1, np.uint64)
     lines, functions = _argument(group, site, 2, np.uint32), _argument(group, site, 3, np.uint64)
     thread, at = _lanes_of(group)[0]
@@ -262,7 +261,7 @@ _HEAP = "device malloc"
 """The name of allocations by device code."""
 
 
-def _malloc(group: Group, site: CallSite, back: int) -> None:
+def _malloc(group: Group, site: CallSite) -> None:
     sizes = _argument(group, site, 0, np.uint64)
     out = np.zeros(group.shape, np.uint64)
     machine, limit = group.wave.launch.machine, group.wave.launch.heap_bytes
@@ -273,7 +272,6 @@ def _malloc(group: Group, site: CallSite, back: int) -> None:
                 out[at] = machine.allocate(nbytes, _HEAP)
                 machine.memory.heap += nbytes
     _return(group, site, out)
-    group.wave.go(group, back)
 
 
 def _what_is_at(group: Group, address: int) -> str:
@@ -284,7 +282,7 @@ def _what_is_at(group: Group, address: int) -> str:
     return f"{address - owner.base} bytes into {label(owner.name, owner.nbytes)}"
 
 
-def _free(group: Group, site: CallSite, back: int) -> None:
+def _free(group: Group, site: CallSite) -> None:
     addresses = _argument(group, site, 0, np.uint64)
     machine = group.wave.launch.machine
     with machine.atomic_lock:
@@ -303,10 +301,9 @@ def _free(group: Group, site: CallSite, back: int) -> None:
                     )
                 machine.memory.free(address)
                 machine.memory.heap -= owner.nbytes
-    group.wave.go(group, back)
 
 
-BUILTINS: dict[str, Callable[[Group, CallSite, int], None]] = {
+BUILTINS: dict[str, Callable[[Group, CallSite], None]] = {
     "vprintf": _vprintf,
     "__assertfail": _assertfail,
     "malloc": _malloc,

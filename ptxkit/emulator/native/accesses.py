@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptxkit.emulator.lowering.typed import TypedInstruction
-from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.native.context import SPACES, Field
+from ptxkit.emulator.native.memory_code import Record
 from ptxkit.emulator.native.operands import Places, width
-from ptxkit.emulator.native.text import Text
+from ptxkit.emulator.native.text import Text, ints
 from ptxkit.isa.model import Address, Immediate, Operand, Register, Symbol, Vector
 from ptxkit.isa.types import TYPES, PtxType
 
@@ -105,158 +105,69 @@ class Accesses:
         self.t = t
         self.slow = slow
 
-    def _require(self, condition: str) -> None:
-        t = self.t
-        good = t.name("good")
-        t.put(f"br i1 {condition}, label %{good}, label %{self.slow}")
-        t.label(good)
-
-    def _aligned(self, address: str, size: int) -> None:
-        if size > 1:
-            low = self.t.value(f"and i64 {address}, {size - 1}")
-            self._require(self.t.value(f"icmp eq i64 {low}, 0"))
-
-    def _remember(self, access: Access, space: str, address: str) -> None:
-        """Keep the address of the lane for the counts of its warp."""
-        t, stem = self.t, f"{access.number}_{space}"
-        t.put(f"store i64 {address}, ptr {t.value(f'getelementptr i64, ptr %addresses{stem}, i64 %lane64')}")
-        old = t.value(f"load i32, ptr %mask{stem}")
-        t.put(f"store i32 {t.value(f'or i32 {old}, %bit')}, ptr %mask{stem}")
-
-    def place(self, access: Access, address: str) -> str:
-        """The host's address for a lane's, after all checks; also keeps it for the counts."""
-        t = self.t
-        self._aligned(address, access.size)
-        if access.space:
-            return getattr(self, f"_{access.space}")(access, address)
-        out = t.name("where")
-        made = []
-        window = {}
-        for name, begin in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
-            at = t.value(f"sub i64 {address}, {begin}")
-            window[name] = t.value(f"icmp ult i64 {at}, {WINDOW_BYTES}")
-        labels = {name: t.name(name) for name in SPACES}
-        other = t.name("other")
-        t.put(f"br i1 {window['shared']}, label %{labels['shared']}, label %{other}")
-        t.label(other)
-        t.put(f"br i1 {window['local']}, label %{labels['local']}, label %{labels['global']}")
-        for name in SPACES:
-            t.label(labels[name])
-            pointer = getattr(self, f"_{name}")(access, address)
-            last = t.name("from")
-            t.put(f"br label %{last}")
-            t.label(last)
-            t.put(f"br label %{out}")
-            made.append(f"[{pointer}, %{last}]")
-        t.label(out)
-        return t.value(f"phi ptr {', '.join(made)}")
-
-    def _global(self, access: Access, address: str) -> str:
-        t, size = self.t, access.size
-        hint = t.value(f"getelementptr i64, ptr {t.array(Field.HINTS)}, i64 {access.number}")
-        h = t.value(f"load i64, ptr {hint}")
-        base = t.value(f"load i64, ptr {t.value(f'getelementptr i64, ptr {t.array(Field.BASE)}, i64 {h}')}")
-        end = t.value(f"load i64, ptr {t.value(f'getelementptr i64, ptr {t.array(Field.END)}, i64 {h}')}")
-        after = t.value(f"icmp uge i64 {address}, {base}")
-        before = t.value(f"icmp ule i64 {t.value(f'add i64 {address}, {size}')}, {end}")
-        hit, miss, found, go = (t.name(n) for n in ("hit", "miss", "found", "go"))
-        t.put(f"br i1 {t.value(f'and i1 {after}, {before}')}, label %{hit}, label %{miss}")
-        t.label(miss)
-        k = t.value(f"call i64 @find(ptr %C, i64 {address}, i64 {size}, ptr {hint})")
-        t.put(f"br i1 {t.value(f'icmp slt i64 {k}, 0')}, label %{self.slow}, label %{found}")
-        t.label(found)
-        t.put(f"br label %{go}")
-        t.label(hit)
-        t.put(f"br label %{go}")
-        t.label(go)
-        n = t.value(f"phi i64 [{h}, %{hit}], [{k}, %{found}]")
-        start = t.value(f"load i64, ptr {t.value(f'getelementptr i64, ptr {t.array(Field.BASE)}, i64 {n}')}")
-        if access.store:
-            no = t.value(f"load i64, ptr {t.value(f'getelementptr i64, ptr {t.array(Field.NO_STORES)}, i64 {n}')}")
-            self._require(t.value(f"icmp eq i64 {no}, 0"))
-        else:
-            p = t.value(f"getelementptr i64, ptr {t.array(Field.SENTINEL)}, i64 {n}")
-            t.put(f"store i64 {t.value(f'load i64, ptr {p}')}, ptr %sentinel{access.number}")
-        self._remember(access, "global", address)
-        host = t.value(f"load ptr, ptr {t.value(f'getelementptr ptr, ptr {t.array(Field.HOST)}, i64 {n}')}")
-        return t.at(host, t.value(f"sub i64 {address}, {start}"))
-
-    def _window(self, address: str, begin: int) -> str:
-        """A generic address as an offset in its window."""
-        t = self.t
-        at = t.value(f"sub i64 {address}, {begin}")
-        inside = t.value(f"icmp ult i64 {at}, {WINDOW_BYTES}")
-        return t.select(inside, "i64", at, address)
-
-    def _shared(self, access: Access, address: str) -> str:
-        t = self.t
-        a = self._window(address, SHARED_WINDOW)
-        self._require(t.value(f"icmp uge i64 {a}, {t.field(Field.SHARED_BEGIN)}"))
-        end = t.value(f"add i64 {a}, {access.size}")
-        self._require(t.value(f"icmp ule i64 {end}, {t.field(Field.SHARED_END)}"))
-        self._remember(access, "shared", a)
-        start = t.value(f"mul i64 %cta, {t.field(Field.SHARED_STRIDE)}")
-        return t.at(t.array(Field.SHARED), t.value(f"add i64 {start}, {a}"))
-
-    def _local(self, access: Access, address: str) -> str:
-        t = self.t
-        a = self._window(address, LOCAL_WINDOW)
-        depth = t.field(Field.LOCAL_BYTES)
-        self._require(t.value(f"icmp ult i64 {a}, {depth}"))
-        self._require(t.value(f"icmp ule i64 {t.value(f'add i64 {a}, {access.size}')}, {depth}"))
-        at = t.value(f"add i64 {t.value(f'mul i64 %thread, {depth}')}, {a}")
-        undefined = t.field(Field.UNDEFINED)
-        followed, go = t.name("followed"), t.name("go")
-        t.put(f"br i1 {t.value(f'icmp ne i64 {undefined}, 0')}, label %{followed}, label %{go}")
-        t.label(followed)
-        bits = access.size * 8
-        p = t.at(t.value(f"inttoptr i64 {undefined} to ptr"), at)
-        if access.store:
-            t.put(f"store i{bits} 0, ptr {p}, align 1")
-        else:
-            marks = t.load(f"i{bits}", p)
-            self._require(t.value(f"icmp eq i{bits} {marks}, 0"))
-        t.put(f"br label %{go}")
-        t.label(go)
-        self._remember(access, "local", a)
-        return t.at(t.array(Field.LOCAL), at)
-
-    # -- counts ------------------------------------------------------------------------------------------------------
+    @staticmethod
+    def allocas(access: Access) -> list[str]:
+        """The variables of an access, at the beginning of the function."""
+        n, bits = access.number, width(access.type)
+        return [f"  %record{n} = alloca [{Record.SIZE} x i64]", f"  %element{n} = alloca {ints(bits)}"]
 
     def begin_row(self, access: Access) -> None:
         """No lane of the warp has performed the access."""
-        for space in access.spaces:
-            self.t.put(f"store i32 0, ptr %mask{access.number}_{space}")
+        for k in (Record.GLOBAL, Record.SHARED, Record.LOCAL, Record.MARKED, Record.UNWRITTEN):
+            self.t.put(f"store i64 0, ptr {self._record(access, k)}")
+
+    def _record(self, access: Access, k: int) -> str:
+        return self.t.value(f"getelementptr i64, ptr %record{access.number}, i64 {k}")
+
+    def locate(self, access: Access, address: str, mask: str) -> None:
+        """Find where the lanes in ``mask`` (at least one) access memory; also kept for the counts."""
+        t, size = self.t, access.size
+        record, store = f"ptr %C, ptr %record{access.number}, i32 {mask}", "true" if access.store else "false"
+        t.store(ints(64), address, f"%record{access.number}")
+        call = {
+            "global": f"global({record}, i64 {size}, i64 {access.number}, i1 {store})",
+            "shared": f"shared({record}, i64 {size}, i64 %cta)",
+            "local": f"local_{size}({record}, i64 %first, i1 {store})",
+            "": f"any_{size}({record}, i64 {access.number}, i64 %cta, i64 %first, i1 {store})",
+        }[access.space]
+        good = t.name("good")
+        t.put(f"br i1 {t.value(f'call i1 @ptxkit_locate_{call}')}, label %{good}, label %{self.slow}")
+        t.label(good)
+
+    def load(self, access: Access, k: int, mask: str) -> str:
+        """Element ``k`` of what the lanes in ``mask`` access."""
+        bits, n = width(access.type), access.number
+        self.t.put(f"call void @ptxkit_load_{bits}(ptr %record{n}, i32 {mask}, i64 {k * bits // 8}, ptr %element{n})")
+        return self.t.load(ints(bits), f"%element{n}")
+
+    def store(self, access: Access, k: int, mask: str, value: str) -> None:
+        """Let element ``k`` of what the lanes in ``mask`` access be ``value``."""
+        bits, n = width(access.type), access.number
+        self.t.store(ints(bits), value, f"%element{n}")
+        self.t.put(f"call void @ptxkit_store_{bits}(ptr %record{n}, i32 {mask}, i64 {k * bits // 8}, ptr %element{n})")
 
     def end_row(self, access: Access) -> None:
         """Count the traffic of the warp."""
-        t = self.t
+        t, n = self.t, access.number
         for space in access.spaces:
-            stem = f"{access.number}_{space}"
-            mask = t.value(f"load i32, ptr %mask{stem}")
+            mask = t.value(f"load i64, ptr {self._record(access, Record[space.upper()])}")
             some, none = t.name("some"), t.name("none")
-            t.put(f"br i1 {t.value(f'icmp ne i32 {mask}, 0')}, label %{some}, label %{none}")
+            t.put(f"br i1 {t.value(f'icmp ne i64 {mask}, 0')}, label %{some}, label %{none}")
             t.label(some)
-            slot = access.number * len(SPACES) + SPACES.index(space)
-            head = f"ptr %C, ptr %addresses{stem}, i32 {mask}, i64 {slot}"
+            slot = n * len(SPACES) + SPACES.index(space)
+            head = f"ptr %C, ptr %record{n}, i32 {t.value(f'trunc i64 {mask} to i32')}, i64 {slot}"
             if space == "global":
-                t.put(f"call void @count_global({head})")
+                t.put(f"call void @ptxkit_count_global({head})")
+                if not access.store:
+                    unwritten = t.value(f"load i64, ptr {self._record(access, Record.UNWRITTEN)}")
+                    t.put(f"call void @add_to(ptr %C, i64 {int(Field.UNWRITTEN)}, i64 {n}, i64 {unwritten})")
             elif space == "local":
-                t.put(f"call void @count_local({head}, i64 {max(1, access.size // 4)})")
+                t.put(f"call void @ptxkit_count_local({head}, i64 {max(1, access.size // 4)})")
             else:
                 shift = max(4, access.size).bit_length() - 1
                 load = "false" if access.store else "true"
-                t.put(f"call void @count_shared({head}, i64 {shift}, i1 {load})")
+                t.put(f"call void @ptxkit_count_shared({head}, i64 {shift}, i1 {load})")
             if access.store and space != "local":  # local memory is part of the state by which a deadlock is recognised
                 t.put(f"call void @set_field(ptr %C, i64 {int(Field.STORED)}, i64 1)")
             t.put(f"br label %{none}")
             t.label(none)
-
-    @staticmethod
-    def allocas(access: Access) -> list[str]:
-        """The variables of an access, at the beginning of the function."""
-        lines = [] if access.store else [f"  %sentinel{access.number} = alloca i64"]
-        for space in access.spaces:
-            stem = f"{access.number}_{space}"
-            lines += [f"  %addresses{stem} = alloca [32 x i64]", f"  %mask{stem} = alloca i32"]
-        return lines

@@ -49,7 +49,13 @@ class Field(IntEnum):
     TRAFFIC = auto()  # int64 by site and space: lanes, units, wavefronts, conflicts
     MEMORY = auto()  # int64 by site and space: the addresses of its last access, as offsets, and their counts
     COUNTING = auto()  # whether traffic is counted
-    CALLBACK = auto()  # int32 (context, segment, first active row): executes a segment by numpy
+    CALLBACK = auto()  # int32 (kind, number, first active row): what Python has to do, see Request
+    LOCAL_BASE = auto()  # where the stack frame of the function that is executed begins
+    LEVEL = auto()  # calls of machine code by machine code that have not returned
+    LEVELS = auto()  # records of these calls, see Level
+    CODE = auto()  # by number of a function: its machine code; 0 for none
+    STORAGE = auto()  # by number of a function and level: the registers of a call; 0 for none
+    CALLS = auto()  # number of calls so far
     SIZE = auto()
 
 
@@ -62,10 +68,35 @@ LANES, UNITS, WAVEFRONTS, CONFLICTS = range(4)
 """The counts of a site in one space."""
 
 
+MAX_LEVELS = 1024
+"""Calls that machine code nests; deeper ones are performed by the scheduler."""
+
+
+class Level(IntEnum):
+    """Positions in the record of a call by machine code."""
+
+    FUNCTION = 0  # number of the function
+    BLOCK = auto()  # the block that ends with the call
+    LOCAL_BASE = auto()
+    STAMP = auto()  # distinguishes the calls
+    STANDING = auto()  # the next block of each lane, as BLOCKS
+    CONSTANTS = auto()  # as FRAME
+    SIZE = 8
+
+
+class Request(IntEnum):
+    """What machine code asks Python for."""
+
+    SEGMENT = 0  # execute a segment by numpy
+    BUILTIN = 1  # execute the function of the driver that a block calls
+    STORAGE = 2  # provide the registers of a function at a level
+
+
 class Status(IntEnum):
     """How machine code ends."""
 
     STOPPED = 0  # every lane is before its next block
     TERMINATOR = 1  # the active lanes have executed a block except for its terminator
     FAILED = 2  # a callback has raised an exception
+    RETURNED = 4  # every lane of a function that machine code has called has returned
     DIVERGED = 3  # the active lanes have executed a block; some of them take its branch, which has been counted

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from ptxkit.emulator.native.context import NOWHERE, Field
 
-_TEXT = """
-declare i32 @llvm.vector.reduce.umin.v32i32(<32 x i32>)
-declare i32 @llvm.ctpop.i32(i32)
-declare i32 @llvm.cttz.i32(i32, i1)
-
+_ACCESSORS = """
 define internal i64 @field(ptr %C, i64 %k) alwaysinline {
   %p = getelementptr i64, ptr %C, i64 %k
   %v = load i64, ptr %p
@@ -38,9 +34,15 @@ define internal void @add_to(ptr %C, i64 %k, i64 %index, i64 %amount) alwaysinli
   store i64 %new, ptr %p
   ret void
 }
+"""
+
+_TEXT = """
+declare i32 @llvm.vector.reduce.umin.v32i32(<32 x i32>)
+declare i32 @llvm.ctpop.i32(i32)
+declare i32 @llvm.cttz.i32(i32, i1)
 
 ; the lowest block at which a lane stands; its lanes become the active ones
-define internal i32 @next_lanes(ptr %C) noinline {
+define i32 @ptxkit_next_lanes(ptr %C) noinline {
 entry:
   %rows = call i64 @field(ptr %C, i64 {ROWS})
   %blocks = call ptr @array(ptr %C, i64 {BLOCKS})
@@ -102,7 +104,7 @@ done:
 }
 
 ; the active lanes stand at block %taken where their bit in TAKEN is set, else at %other
-define internal void @move_lanes(ptr %C, i32 %taken, i32 %other) noinline {
+define void @ptxkit_move_lanes(ptr %C, i32 %taken, i32 %other) noinline {
 entry:
   %rows = call i64 @field(ptr %C, i64 {ACTIVE_ROWS})
   %blocks = call ptr @array(ptr %C, i64 {BLOCKS})
@@ -138,7 +140,7 @@ done:
 }
 
 ; sets TAKEN for the predicate at byte %offset of the registers of a row; 0: no active lane takes the branch, 1: all, 2: some
-define internal i32 @decide(ptr %C, i64 %offset, i64 %row_bytes, i1 %negated, i64 %number) noinline {
+define i32 @ptxkit_decide(ptr %C, i64 %offset, i64 %row_bytes, i1 %negated, i64 %number) noinline {
 entry:
   %rows = call i64 @field(ptr %C, i64 {ACTIVE_ROWS})
   %row = call ptr @array(ptr %C, i64 {ROW})
@@ -329,7 +331,7 @@ define internal ptr @counts_of(ptr %C, i64 %slot) alwaysinline {
   ret ptr %p
 }
 
-define internal void @count_global(ptr %C, ptr %addresses, i32 %mask, i64 %slot) noinline {
+define void @ptxkit_count_global(ptr %C, ptr %addresses, i32 %mask, i64 %slot) noinline {
 entry:
   %is = call i64 @field(ptr %C, i64 {COUNTING})
   %on = icmp ne i64 %is, 0
@@ -358,7 +360,7 @@ compute:
 }
 
 ; %addresses are byte offsets in the local memory of the threads
-define internal void @count_local(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 %words) noinline {
+define void @ptxkit_count_local(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 %words) noinline {
 entry:
   %is = call i64 @field(ptr %C, i64 {COUNTING})
   %on = icmp ne i64 %is, 0
@@ -442,7 +444,7 @@ done:
   ret i64 %most
 }
 
-define internal void @count_shared(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 %shift, i1 %load) noinline {
+define void @ptxkit_count_shared(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 %shift, i1 %load) noinline {
 entry:
   %is = call i64 @field(ptr %C, i64 {COUNTING})
   %on = icmp ne i64 %is, 0
@@ -520,12 +522,33 @@ done:
 """
 
 
-def helpers() -> str:
-    """The text of the helper functions."""
-    text = _TEXT
+def _with_fields(text: str) -> str:
     for field in Field:
         text = text.replace("{" + field.name + "}", str(int(field)))
     even = ", ".join(f"i32 {2 * k}" for k in range(16))
     odd = ", ".join(f"i32 {2 * k + 1}" for k in range(16))
     text = text.replace("<EVEN>", f"<{even}>").replace("<ODD>", f"<{odd}>")
     return text.replace("{NOWHERE}", str(NOWHERE - (1 << 32)))
+
+
+def accessors() -> str:
+    """The text of the functions that read and write fields of the context, which every module has."""
+    return _with_fields(_ACCESSORS)
+
+
+def helpers() -> str:
+    """The text of the other functions, which are compiled once."""
+    return _with_fields(_TEXT)
+
+
+def declarations() -> str:
+    """Declarations of these functions, for code that calls them."""
+    return """
+declare i32 @llvm.ctpop.i32(i32)
+declare i32 @ptxkit_next_lanes(ptr)
+declare void @ptxkit_move_lanes(ptr, i32, i32)
+declare i32 @ptxkit_decide(ptr, i64, i64, i1, i64)
+declare void @ptxkit_count_global(ptr, ptr, i32, i64)
+declare void @ptxkit_count_local(ptr, ptr, i32, i64, i64)
+declare void @ptxkit_count_shared(ptr, ptr, i32, i64, i64, i1)
+"""

@@ -9,8 +9,9 @@ from ptxkit.emulator.instrumentation import Instrumentation
 from ptxkit.emulator.observer import StepHooks
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.state import LaunchState
-from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.threads import CallSite, Frame, Group, WaveState
 
 
 class HostLaunch(LaunchState, Protocol):
@@ -27,6 +28,9 @@ class HostWave(WaveState, Protocol):
     ready: dict[tuple[int, int, int], Group]
     instrumentation: Instrumentation | None
     steps: StepHooks | None
+
+    def called(self, caller: Frame, code: FunctionCode, site: CallSite, back: int) -> Frame:
+        """The frame of a call that machine code has made, whose parameters are all in local memory."""
 
     @property
     def launch(self) -> HostLaunch:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from ptxkit.emulator.lowering.literals import bits_of
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.native.text import LANES, constant
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Immediate, Instruction, Negated, Operand, Register, Symbol
 from ptxkit.isa.types import PtxType
-
-LANES = 32
 
 
 def width(t: PtxType) -> int:
@@ -61,16 +60,16 @@ class Places:
         """The text of an operand that has one value; None for others."""
         if isinstance(operand, Immediate):
             if t.kind == "p":
-                return "true" if operand.value else "false"
+                return constant(1 if operand.value else 0, 1)
             try:
-                return str(bits_of(operand, t))
+                return constant(bits_of(operand, t), width(t))
             except UnsupportedError:
                 return None
         if isinstance(operand, Symbol) and operand.name not in self.frame:
             value = self._address(operand.name)
             if value is None:
                 return None
-            return str((value + operand.offset) & ((1 << width(t)) - 1))
+            return constant((value + operand.offset) & ((1 << width(t)) - 1), width(t))
         return None
 
     def _address(self, name: str) -> int | None:

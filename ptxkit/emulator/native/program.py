@@ -91,6 +91,11 @@ class NativeProgram:
         self.layout = layout
         self.lock = threading.Lock()
         self.functions: dict[int, NativeFunction] = {}
+        codes = {run.block.function.entry: run.block.function for run in runs}
+        self.places = {entry: Places(code, layout) for entry, code in codes.items()}
+        self.numbers = {entry: n for n, entry in enumerate(codes)}  # of the functions, for calls
+        self.codes = list(codes.values())
+        self.callees = {entry: (n, self.places[entry]) for entry, n in self.numbers.items()}
 
     def function(self, code: FunctionCode) -> NativeFunction | None:
         """The machine code of a function; None if it has none yet."""
@@ -104,8 +109,8 @@ class NativeProgram:
             if old is not None and frozenset(wanted) == old.blocks:
                 return old
             runs = [self.runs[b] for b in wanted]
-            places = Places(code, self.layout) if old is None else old.places
-            translation = translate(runs, places)
+            places = self.places[code.entry]
+            translation = translate(runs, places, self.callees)
             touched = written = 0
             for run in runs:
                 touched |= run.block.registers

@@ -1,4 +1,4 @@
-"""Machine code for pure instructions: one lane's results from its operands, both as bits.
+"""Machine code for pure instructions: the results of the lanes of a warp from their operands, both as vectors of bits.
 
 The numpy functions of :mod:`ptxkit.emulator.instructions.arithmetic` define the results; a form that is not in the table here
 is executed by them. PTX does not define the payload of NaN results; numpy's are those of the host: the first operand that is
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW
-from ptxkit.emulator.native.text import FLOATS, Text
+from ptxkit.emulator.native.text import LANES, Text, constant, floats, ints, one
 
 Emit = Callable[[Text, Sequence[str]], list[str]]
 """Writes the code of an instruction; gets and returns bits in the widths of its operands."""
@@ -44,27 +44,28 @@ def _rule(pattern: str) -> Callable[[Callable[[re.Match[str]], Emit]], Callable[
 
 @_rule(r"(add|sub|mul\.lo)\.[us](16|32|64)")
 def _sum(m: re.Match[str]) -> Emit:
-    operation, kind = m[1].partition(".")[0], f"i{m[2]}"
+    operation, kind = m[1].partition(".")[0], ints(int(m[2]))
     return lambda t, v: [t.value(f"{operation} {kind} {v[0]}, {v[1]}")]
 
 
 @_rule(r"mad\.lo\.[us](16|32|64)")
 def _mad(m: re.Match[str]) -> Emit:
-    kind = f"i{m[1]}"
+    kind = ints(int(m[1]))
     return lambda t, v: [t.value(f"add {kind} {t.value(f'mul {kind} {v[0]}, {v[1]}')}, {v[2]}")]
 
 
 @_rule(r"(mul|mad)\.(wide|hi)\.([us])(16|32|64)")
 def _wide(m: re.Match[str]) -> Emit:
     bits = int(m[4])
-    double = f"i{bits * 2}"
+    single, double = ints(bits), ints(bits * 2)
     extend = "sext" if m[3] == "s" else "zext"
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        a, b = (t.value(f"{extend} i{bits} {x} to {double}") for x in v[:2])
+        a, b = (t.value(f"{extend} {single} {x} to {double}") for x in v[:2])
         out, kind = t.value(f"mul {double} {a}, {b}"), double
         if m[2] == "hi":
-            out, kind = t.value(f"trunc {double} {t.value(f'lshr {double} {out}, {bits}')} to i{bits}"), f"i{bits}"
+            high = t.value(f"lshr {double} {out}, {constant(bits, bits * 2)}")
+            out, kind = t.value(f"trunc {double} {high} to {single}"), single
         return [t.value(f"add {kind} {out}, {v[2]}")] if m[1] == "mad" else [out]
 
     return emit
@@ -72,49 +73,53 @@ def _wide(m: re.Match[str]) -> Emit:
 
 @_rule(r"(div|rem)\.([us])(16|32|64)")
 def _divide(m: re.Match[str]) -> Emit:
-    kind, signed = f"i{m[3]}", m[2] == "s"
+    bits, signed = int(m[3]), m[2] == "s"
+    kind = ints(bits)
+    none, one, minus_one = (constant(n, bits) for n in (0, 1, -1))
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a, b = v
-        zero = t.value(f"icmp eq {kind} {b}, 0")
+        zero = t.value(f"icmp eq {kind} {b}, {none}")
         special = zero
         if signed:  # the quotient of the most negative value and -1 wraps
-            minus = t.value(f"icmp eq {kind} {b}, -1")
-            special = t.value(f"or i1 {zero}, {minus}")
-        safe = t.select(special, kind, "1", b)
+            minus = t.value(f"icmp eq {kind} {b}, {minus_one}")
+            special = t.value(f"or {ints(1)} {zero}, {minus}")
+        safe = t.select(special, bits, one, b)
         out = t.value(f"{m[2]}{m[1]} {kind} {a}, {safe}")
         if signed:
-            other = t.value(f"sub {kind} 0, {a}") if m[1] == "div" else "0"
-            out = t.select(minus, kind, other, out)
-        return [t.select(zero, kind, "-1" if m[1] == "div" else a, out)]
+            other = t.value(f"sub {kind} {none}, {a}") if m[1] == "div" else none
+            out = t.select(minus, bits, other, out)
+        return [t.select(zero, bits, minus_one if m[1] == "div" else a, out)]
 
     return emit
 
 
 @_rule(r"(min|max)\.([us])(16|32|64)")
 def _extremum(m: re.Match[str]) -> Emit:
-    kind, compare = f"i{m[3]}", f"{m[2]}{'lt' if m[1] == 'min' else 'gt'}"
-    return lambda t, v: [t.select(t.value(f"icmp {compare} {kind} {v[0]}, {v[1]}"), kind, v[0], v[1])]
+    bits, compare = int(m[3]), f"{m[2]}{'lt' if m[1] == 'min' else 'gt'}"
+    return lambda t, v: [t.select(t.value(f"icmp {compare} {ints(bits)} {v[0]}, {v[1]}"), bits, v[0], v[1])]
 
 
 @_rule(r"(abs|neg)\.s(16|32|64)")
 def _sign(m: re.Match[str]) -> Emit:
-    kind = f"i{m[2]}"
+    bits = int(m[2])
+    kind, none = ints(bits), constant(0, bits)
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        negative = t.value(f"sub {kind} 0, {v[0]}")
+        negative = t.value(f"sub {kind} {none}, {v[0]}")
         if m[1] == "neg":
             return [negative]
-        return [t.select(t.value(f"icmp slt {kind} {v[0]}, 0"), kind, negative, v[0])]
+        return [t.select(t.value(f"icmp slt {kind} {v[0]}, {none}"), bits, negative, v[0])]
 
     return emit
 
 
 @_rule(r"(and|or|xor|not)\.(pred|b16|b32|b64)")
 def _logic(m: re.Match[str]) -> Emit:
-    kind = "i1" if m[2] == "pred" else f"i{m[2][1:]}"
+    bits = 1 if m[2] == "pred" else int(m[2][1:])
+    kind = ints(bits)
     if m[1] == "not":
-        return lambda t, v: [t.value(f"xor {kind} {v[0]}, -1")]
+        return lambda t, v: [t.value(f"xor {kind} {v[0]}, {constant(-1, bits)}")]
     return lambda t, v: [t.value(f"{m[1]} {kind} {v[0]}, {v[1]}")]
 
 
@@ -124,11 +129,11 @@ def _shift(m: re.Match[str]) -> Emit:
     operation = "shl" if m[1] == "shl" else "ashr" if m[2] == "s" else "lshr"
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        over = t.value(f"icmp ugt i32 {v[1]}, {bits - 1}")
-        amount = t.select(over, "i32", str(bits - 1), v[1])
-        out = t.value(f"{operation} i{bits} {v[0]}, {t.resized(amount, 32, bits)}")
+        over = t.value(f"icmp ugt {ints(32)} {v[1]}, {constant(bits - 1, 32)}")
+        amount = t.select(over, 32, constant(bits - 1, 32), v[1])
+        out = t.value(f"{operation} {ints(bits)} {v[0]}, {t.resized(amount, 32, bits)}")
         # beyond the width, the sign is what a shift by the width less one gives
-        return [out if operation == "ashr" else t.select(over, f"i{bits}", "0", out)]
+        return [out if operation == "ashr" else t.select(over, bits, constant(0, bits), out)]
 
     return emit
 
@@ -140,7 +145,7 @@ def _count(m: re.Match[str]) -> Emit:
     more = ", i1 false" if m[1] == "clz" else ""
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        out = t.value(f"call i{bits} @llvm.{name}.i{bits}(i{bits} {v[0]}{more})")
+        out = t.value(f"call {ints(bits)} @llvm.{name}.v{LANES}i{bits}({ints(bits)} {v[0]}{more})")
         return [out if m[1] == "brev" else t.resized(out, bits, 32)]
 
     return emit
@@ -149,31 +154,33 @@ def _count(m: re.Match[str]) -> Emit:
 @_rule(r"shf\.([lr])\.(wrap|clamp)\.b32")
 def _funnel(m: re.Match[str]) -> Emit:
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        wide = t.value(f"zext i32 {v[1]} to i64")
-        both = t.value(f"or i64 {t.value(f'shl i64 {wide}, 32')}, {t.value(f'zext i32 {v[0]} to i64')}")
+        wide, half, word = ints(64), constant(32, 64), ints(32)
+        high = t.value(f"shl {wide} {t.value(f'zext {word} {v[1]} to {wide}')}, {half}")
+        both = t.value(f"or {wide} {high}, {t.value(f'zext {word} {v[0]} to {wide}')}")
         if m[2] == "wrap":
-            amount = t.value(f"and i32 {v[2]}, 31")
+            amount = t.value(f"and {word} {v[2]}, {constant(31, 32)}")
         else:
-            amount = t.select(t.value(f"icmp ugt i32 {v[2]}, 32"), "i32", "32", v[2])
-        n = t.value(f"zext i32 {amount} to i64")
+            over = t.value(f"icmp ugt {word} {v[2]}, {constant(32, 32)}")
+            amount = t.select(over, 32, constant(32, 32), v[2])
+        n = t.value(f"zext {word} {amount} to {wide}")
         if m[1] == "l":
-            out = t.value(f"lshr i64 {t.value(f'shl i64 {both}, {n}')}, 32")
+            out = t.value(f"lshr {wide} {t.value(f'shl {wide} {both}, {n}')}, {half}")
         else:
-            out = t.value(f"lshr i64 {both}, {n}")
-        return [t.value(f"trunc i64 {out} to i32")]
+            out = t.value(f"lshr {wide} {both}, {n}")
+        return [t.value(f"trunc {wide} {out} to {word}")]
 
     return emit
 
 
 @_rule(r"selp\.[busf](16|32|64)")
 def _selp(m: re.Match[str]) -> Emit:
-    return lambda t, v: [t.select(v[2], f"i{m[1]}", v[0], v[1])]
+    return lambda t, v: [t.select(v[2], int(m[1]), v[0], v[1])]
 
 
 @_rule(r"cvta(\.to)?\.([\w:]+)\.u64")
 def _cvta(m: re.Match[str]) -> Emit:
     window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(m[2].partition("::")[0], 0)
-    return lambda t, v: [t.value(f"add i64 {v[0]}, {-window if m[1] else window}")]
+    return lambda t, v: [t.value(f"add {ints(64)} {v[0]}, {constant(-window if m[1] else window, 64)}")]
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------------
@@ -194,13 +201,13 @@ def _setp(m: re.Match[str]) -> Emit:
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         if real:
             a, b = (t.floating(x, bits) for x in v[:2])
-            p = t.value(f"fcmp {_FLOAT[m[1]]} {FLOATS[bits]} {a}, {b}")
+            p = t.value(f"fcmp {_FLOAT[m[1]]} {floats(bits)} {a}, {b}")
         else:
             compare = _INTEGER.get(m[1]) or f"{'s' if m[3] == 's' else 'u'}{m[1]}"
-            p = t.value(f"icmp {compare} i{bits} {v[0]}, {v[1]}")
-        q = t.value(f"xor i1 {p}, true")
+            p = t.value(f"icmp {compare} {ints(bits)} {v[0]}, {v[1]}")
+        q = t.value(f"xor {ints(1)} {p}, {constant(-1, 1)}")
         if m[2]:
-            p, q = (t.value(f"{m[2]} i1 {x}, {v[2]}") for x in (p, q))
+            p, q = (t.value(f"{m[2]} {ints(1)} {x}, {v[2]}") for x in (p, q))
         return [p, q]
 
     return emit
@@ -211,14 +218,14 @@ def _setp(m: re.Match[str]) -> Emit:
 
 def _with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
     """``out``, a float, as bits; where it is NaN, the first operand that is NaN, or the host's default NaN."""
-    kind = FLOATS[bits]
+    kind = floats(bits)
     missing = t.value(f"fcmp uno {kind} {out}, {out}")
-    nan = str(HOST_NAN[bits])
+    nan = constant(HOST_NAN[bits], bits)
     for x in reversed(operands):
         f = t.floating(x, bits)
-        quiet = t.value(f"or i{bits} {x}, {QUIET[bits]}")
-        nan = t.select(t.value(f"fcmp uno {kind} {f}, {f}"), f"i{bits}", quiet, nan)
-    return t.select(missing, f"i{bits}", nan, t.bits(out, bits))
+        quiet = t.value(f"or {ints(bits)} {x}, {constant(QUIET[bits], bits)}")
+        nan = t.select(t.value(f"fcmp uno {kind} {f}, {f}"), bits, quiet, nan)
+    return t.select(missing, bits, nan, t.bits(out, bits))
 
 
 @_rule(r"(add|sub|mul|div)(?:\.rn)?\.f(32|64)")
@@ -227,7 +234,7 @@ def _arithmetic(m: re.Match[str]) -> Emit:
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a, b = (t.floating(x, bits) for x in v)
-        return [_with_nans(t, bits, t.value(f"f{m[1]} {FLOATS[bits]} {a}, {b}"), v)]
+        return [_with_nans(t, bits, t.value(f"f{m[1]} {floats(bits)} {a}, {b}"), v)]
 
     return emit
 
@@ -237,9 +244,9 @@ def _fma(m: re.Match[str]) -> Emit:
     bits = int(m[1])
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        kind = FLOATS[bits]
+        kind = floats(bits)
         operands = ", ".join(f"{kind} {t.floating(x, bits)}" for x in v)
-        return [_with_nans(t, bits, t.value(f"call {kind} @llvm.fma.f{bits}({operands})"), v)]
+        return [_with_nans(t, bits, t.value(f"call {kind} @llvm.fma.v{LANES}f{bits}({operands})"), v)]
 
     return emit
 
@@ -247,11 +254,11 @@ def _fma(m: re.Match[str]) -> Emit:
 @_rule(r"(sqrt|rcp)\.rn\.f(32|64)")
 def _root(m: re.Match[str]) -> Emit:
     bits = int(m[2])
-    kind = FLOATS[bits]
+    kind = floats(bits)
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a = t.floating(v[0], bits)
-        call = f"fdiv {kind} 1.0, {a}" if m[1] == "rcp" else f"call {kind} @llvm.sqrt.f{bits}({kind} {a})"
+        call = f"fdiv {kind} {one(bits)}, {a}" if m[1] == "rcp" else f"call {kind} @llvm.sqrt.v{LANES}f{bits}({kind} {a})"
         return [_with_nans(t, bits, t.value(call), v)]
 
     return emit
@@ -262,12 +269,13 @@ def _approximate(m: re.Match[str]) -> Emit:
     """As numpy computes them: exactly rounded in f64, and then to f32."""
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
-        out = t.value(f"fpext float {t.floating(v[0], 32)} to double")
+        double = floats(64)
+        out = t.value(f"fpext {floats(32)} {t.floating(v[0], 32)} to {double}")
         if m[1] != "rcp":
-            out = t.value(f"call double @llvm.sqrt.f64(double {out})")
+            out = t.value(f"call {double} @llvm.sqrt.v{LANES}f64({double} {out})")
         if m[1] != "sqrt":
-            out = t.value(f"fdiv double 1.0, {out}")
-        return [_with_nans(t, 32, t.value(f"fptrunc double {out} to float"), v)]
+            out = t.value(f"fdiv {double} {one(64)}, {out}")
+        return [_with_nans(t, 32, t.value(f"fptrunc {double} {out} to {floats(32)}"), v)]
 
     return emit
 
@@ -277,26 +285,27 @@ def _magnitude(m: re.Match[str]) -> Emit:
     bits = int(m[2])
     top = 1 << (bits - 1)
     if m[1] == "neg":
-        return lambda t, v: [t.value(f"xor i{bits} {v[0]}, {top}")]
-    return lambda t, v: [t.value(f"and i{bits} {v[0]}, {top - 1}")]
+        return lambda t, v: [t.value(f"xor {ints(bits)} {v[0]}, {constant(top, bits)}")]
+    return lambda t, v: [t.value(f"and {ints(bits)} {v[0]}, {constant(top - 1, bits)}")]
 
 
 @_rule(r"(min|max)\.f(32|64)")
 def _float_extremum(m: re.Match[str]) -> Emit:
     bits = int(m[2])
-    kind, compare, zeros = FLOATS[bits], *(("olt", "or") if m[1] == "min" else ("ogt", "and"))
+    kind, compare, zeros = floats(bits), *(("olt", "or") if m[1] == "min" else ("ogt", "and"))
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a, b = (t.floating(x, bits) for x in v[:2])
         no_a, no_b = (t.value(f"fcmp uno {kind} {x}, {x}") for x in (a, b))
         same = t.value(f"fcmp oeq {kind} {a}, {b}")
         first = t.value(f"fcmp {compare} {kind} {a}, {b}")
-        out = t.select(first, f"i{bits}", v[0], v[1])
+        out = t.select(first, bits, v[0], v[1])
         # equal values differ in the sign of zero alone
-        out = t.select(same, f"i{bits}", t.value(f"{zeros} i{bits} {v[0]}, {v[1]}"), out)
-        out = t.select(no_b, f"i{bits}", v[0], out)
-        out = t.select(no_a, f"i{bits}", v[1], out)
-        return [t.select(t.value(f"and i1 {no_a}, {no_b}"), f"i{bits}", str(CANONICAL[bits]), out)]
+        out = t.select(same, bits, t.value(f"{zeros} {ints(bits)} {v[0]}, {v[1]}"), out)
+        out = t.select(no_b, bits, v[0], out)
+        out = t.select(no_a, bits, v[1], out)
+        both = t.value(f"and {ints(1)} {no_a}, {no_b}")
+        return [t.select(both, bits, constant(CANONICAL[bits], bits), out)]
 
     return lambda t, v: emit(t, v) if len(v) == 2 else emit(t, [emit(t, v[:2])[0], v[2]])
 
@@ -313,7 +322,7 @@ def _cvt(m: re.Match[str]) -> Emit:
 def _from_integer(m: re.Match[str]) -> Emit:
     bits = int(m[1])
     operation = "sitofp" if m[2] == "s" else "uitofp"
-    return lambda t, v: [t.bits(t.value(f"{operation} i{m[3]} {v[0]} to {FLOATS[bits]}"), bits)]
+    return lambda t, v: [t.bits(t.value(f"{operation} {ints(int(m[3]))} {v[0]} to {floats(bits)}"), bits)]
 
 
 _INTEGRAL = {"rzi": "trunc", "rni": "roundeven", "rmi": "floor", "rpi": "ceil"}
@@ -322,16 +331,16 @@ _INTEGRAL = {"rzi": "trunc", "rni": "roundeven", "rmi": "floor", "rpi": "ceil"}
 @_rule(r"cvt\.(rzi|rni|rmi|rpi)\.([us])(16|32|64)\.f(32|64)")
 def _to_integer(m: re.Match[str]) -> Emit:
     want, bits = int(m[3]), int(m[4])
-    kind = FLOATS[bits]
+    kind = floats(bits)
     nan = -(1 << (want - 1)) if bits == 64 or want == 64 else 0
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a = t.floating(v[0], bits)
-        whole = t.value(f"call {kind} @llvm.{_INTEGRAL[m[1]]}.f{bits}({kind} {a})")
-        name = f"llvm.fpto{m[2]}i.sat.i{want}.f{bits}"
-        out = t.value(f"call i{want} @{name}({kind} {whole})")
+        whole = t.value(f"call {kind} @llvm.{_INTEGRAL[m[1]]}.v{LANES}f{bits}({kind} {a})")
+        name = f"llvm.fpto{m[2]}i.sat.v{LANES}i{want}.v{LANES}f{bits}"
+        out = t.value(f"call {ints(want)} @{name}({kind} {whole})")
         missing = t.value(f"fcmp uno {kind} {a}, {a}")
-        return [t.select(missing, f"i{want}", str(nan), out)]
+        return [t.select(missing, want, constant(nan, want), out)]
 
     return emit
 
@@ -340,15 +349,16 @@ def _to_integer(m: re.Match[str]) -> Emit:
 def _to_double(_: re.Match[str]) -> Emit:
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a = t.floating(v[0], 32)
-        out = t.bits(t.value(f"fpext float {a} to double"), 64)
-        return [t.select(t.value(f"fcmp uno float {a}, {a}"), "i64", str(CANONICAL[64]), out)]
+        single = floats(32)
+        out = t.bits(t.value(f"fpext {single} {a} to {floats(64)}"), 64)
+        return [t.select(t.value(f"fcmp uno {single} {a}, {a}"), 64, constant(CANONICAL[64], 64), out)]
 
     return emit
 
 
 @_rule(r"cvt\.rn\.f32\.f64")
 def _to_single(_: re.Match[str]) -> Emit:
-    return lambda t, v: [t.bits(t.value(f"fptrunc double {t.floating(v[0], 64)} to float"), 32)]
+    return lambda t, v: [t.bits(t.value(f"fptrunc {floats(64)} {t.floating(v[0], 64)} to {floats(32)}"), 32)]
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------------
@@ -366,7 +376,7 @@ def packing(sources: Sequence[int], destinations: Sequence[int]) -> Emit | None:
         def unpack(t: Text, v: Sequence[str]) -> list[str]:
             out, shift = [], 0
             for bits in destinations:
-                part = t.value(f"lshr i{sources[0]} {v[0]}, {shift}")
+                part = t.value(f"lshr {ints(sources[0])} {v[0]}, {constant(shift, sources[0])}")
                 out.append(t.resized(part, sources[0], bits))
                 shift += bits
             return out
@@ -376,10 +386,11 @@ def packing(sources: Sequence[int], destinations: Sequence[int]) -> Emit | None:
         whole = destinations[0]
 
         def pack(t: Text, v: Sequence[str]) -> list[str]:
-            out, shift = "0", 0
+            out, shift = constant(0, whole), 0
             for x, bits in zip(v, sources, strict=True):
                 wide = t.resized(x, bits, whole)
-                out = t.value(f"or i{whole} {out}, {t.value(f'shl i{whole} {wide}, {shift}')}")
+                moved = t.value(f"shl {ints(whole)} {wide}, {constant(shift, whole)}")
+                out = t.value(f"or {ints(whole)} {out}, {moved}")
                 shift += bits
             return [out]
 
@@ -391,12 +402,12 @@ def declarations() -> str:
     """Declarations of LLVM's functions that the code may call."""
     lines = []
     for b in (32, 64):
+        whole, n = ints(b), f"v{LANES}"
         for name, more in (("ctpop", ""), ("ctlz", ", i1"), ("bitreverse", "")):
-            if (name, b) != ("ctpop", 32):
-                lines.append(f"declare i{b} @llvm.{name}.i{b}(i{b}{more})")
-        kind = FLOATS[b]
-        lines.append(f"declare {kind} @llvm.fma.f{b}({kind}, {kind}, {kind})")
-        lines += [f"declare {kind} @llvm.{name}.f{b}({kind})" for name in ("sqrt", *_INTEGRAL.values())]
+            lines.append(f"declare {whole} @llvm.{name}.{n}i{b}({whole}{more})")
+        kind = floats(b)
+        lines.append(f"declare {kind} @llvm.fma.{n}f{b}({kind}, {kind}, {kind})")
+        lines += [f"declare {kind} @llvm.{name}.{n}f{b}({kind})" for name in ("sqrt", *_INTEGRAL.values())]
         for sign in "su":
-            lines += [f"declare i{w} @llvm.fpto{sign}i.sat.i{w}.f{b}({kind})" for w in (16, 32, 64)]
+            lines += [f"declare {ints(w)} @llvm.fpto{sign}i.sat.{n}i{w}.{n}f{b}({kind})" for w in (16, 32, 64)]
     return "\n".join(lines) + "\n"

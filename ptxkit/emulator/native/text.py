@@ -1,10 +1,37 @@
-"""LLVM text: the lines of a function, with names for values."""
+"""LLVM text: the lines of a function, with names for values, and the types of values that all lanes of a warp have."""
 
 from __future__ import annotations
 
+LANES = 32
+"""Lanes of a warp; a value of machine code is a vector with an element for each."""
+
+_SCALARS = {16: "half", 32: "float", 64: "double"}
+
+
+def ints(bits: int) -> str:
+    """The type of an integer, for all lanes."""
+    return f"<{LANES} x i{bits}>"
+
+
+def floats(bits: int) -> str:
+    """The type of a floating-point number, for all lanes."""
+    return f"<{LANES} x {_SCALARS[bits]}>"
+
+
+def constant(value: int, bits: int) -> str:
+    """An integer that is the same for all lanes."""
+    if bits == 1:
+        return "splat (i1 true)" if value else "splat (i1 false)"
+    return f"splat (i{bits} {value})"
+
+
+def one(bits: int) -> str:
+    """The floating-point number 1, for all lanes."""
+    return f"splat ({_SCALARS[bits]} 1.0)"
+
 
 class Text:
-    """The lines of a function. Values are the names of integers, except where a function says that they are floats."""
+    """The lines of a function. Values are the names of integers of all lanes, except where a function says otherwise."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -37,37 +64,46 @@ class Text:
         """Write to an address."""
         self.put(f"store {kind} {value}, ptr {pointer}, align 1")
 
-    def at(self, pointer: str, offset: str) -> str:
+    def at(self, pointer: str, offset: str | int) -> str:
         """An address plus bytes."""
         return self.value(f"getelementptr i8, ptr {pointer}, i64 {offset}")
 
     def field(self, number: int) -> str:
-        """A field of the context."""
+        """A field of the context, an integer."""
         return self.value(f"call i64 @field(ptr %C, i64 {number})")
 
     def array(self, number: int) -> str:
         """An array of the context."""
         return self.value(f"call ptr @array(ptr %C, i64 {number})")
 
+    def everywhere(self, scalar: str, bits: int) -> str:
+        """An integer that one lane has, for all lanes."""
+        first = self.value(f"insertelement {ints(bits)} poison, i{bits} {scalar}, i32 0")
+        return self.value(f"shufflevector {ints(bits)} {first}, {ints(bits)} poison, <{LANES} x i32> zeroinitializer")
+
+    def mask(self, lanes: str) -> str:
+        """Predicates of all lanes as an i32."""
+        return self.value(f"bitcast {ints(1)} {lanes} to i32")
+
+    def lanes(self, mask: str) -> str:
+        """An i32 as predicates of all lanes."""
+        return self.value(f"bitcast i32 {mask} to {ints(1)}")
+
     def resized(self, value: str, have: int, want: int, signed: bool = False) -> str:
         """An integer in another width."""
         if have == want:
             return value
-        if have > want:
-            return self.value(f"trunc i{have} {value} to i{want}")
-        return self.value(f"{'sext' if signed else 'zext'} i{have} {value} to i{want}")
+        operation = "trunc" if have > want else "sext" if signed else "zext"
+        return self.value(f"{operation} {ints(have)} {value} to {ints(want)}")
 
     def floating(self, value: str, bits: int) -> str:
         """Bits as a float."""
-        return self.value(f"bitcast i{bits} {value} to {FLOATS[bits]}")
+        return self.value(f"bitcast {ints(bits)} {value} to {floats(bits)}")
 
     def bits(self, value: str, bits: int) -> str:
         """A float as bits."""
-        return self.value(f"bitcast {FLOATS[bits]} {value} to i{bits}")
+        return self.value(f"bitcast {floats(bits)} {value} to {ints(bits)}")
 
-    def select(self, condition: str, kind: str, yes: str, no: str) -> str:
-        """One of two values."""
-        return self.value(f"select i1 {condition}, {kind} {yes}, {kind} {no}")
-
-
-FLOATS = {16: "half", 32: "float", 64: "double"}
+    def select(self, condition: str, bits: int, yes: str, no: str) -> str:
+        """For each lane one of two integers."""
+        return self.value(f"select {ints(1)} {condition}, {ints(bits)} {yes}, {ints(bits)} {no}")

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from ptxkit.emulator.instructions.branches import Branch, FallThrough
+from ptxkit.emulator.instructions.branches import Branch, Call, FallThrough, Return
 from ptxkit.emulator.lowering.control_flow import StraightRun
-from ptxkit.emulator.native.context import Field, Status
-from ptxkit.emulator.native.helpers import helpers
+from ptxkit.emulator.native.context import Field, Request, Status
 from ptxkit.emulator.native.operands import Places
-from ptxkit.emulator.native.scalar import declarations
+from ptxkit.emulator.native.runtime import common
 from ptxkit.emulator.native.segments import Segment, SegmentCode, segments
 from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.isa.model import Symbol
 
 _FRAME = """
 define internal i32 @by_numpy(ptr %C, i32 %segment, i32 %first) noinline {
   %f = call ptr @array(ptr %C, i64 {CALLBACK})
-  %r = call i32 %f(i32 %segment, i32 %first)
+  %r = call i32 %f(i32 {SEGMENT}, i32 %segment, i32 %first)
+  ret i32 %r
+}
+
+define internal i32 @by_driver(ptr %C, i32 %block) noinline {
+  %f = call ptr @array(ptr %C, i64 {CALLBACK})
+  %r = call i32 %f(i32 {BUILTIN}, i32 %block, i32 0)
   ret i32 %r
 }
 
@@ -57,8 +64,14 @@ class Translation:
     blocks: frozenset[int]
 
 
-def translate(runs: Sequence[StraightRun], places: Places) -> Translation:
-    """Translate some blocks of a function; control leaves the machine code for all others."""
+def translate(
+    runs: Sequence[StraightRun], places: Places, callees: Mapping[int, tuple[int, Places]] = MappingProxyType({})
+) -> Translation:
+    """Translate some blocks of a function; control leaves the machine code for all others.
+
+    Args:
+        callees: entry of a function that machine code may call -> its number and places.
+    """
     inside = {run.block.index: run for run in runs}
     parts: list[str] = []
     numbered: list[Segment] = []
@@ -72,15 +85,19 @@ def translate(runs: Sequence[StraightRun], places: Places) -> Translation:
             if segment.code is not None:
                 parts.append(SegmentCode(segment, number, run, places).text())
     frame = _FRAME
-    for field in Field:
-        frame = frame.replace("{" + field.name + "}", str(int(field)))
-    main = _main(inside, first, numbered, places)
-    text = "\n".join([declarations(), helpers(), frame, *parts, main])
+    for name in (*Field, Request.SEGMENT, Request.BUILTIN):
+        frame = frame.replace("{" + name.name + "}", str(int(name)))
+    main = _main(inside, first, numbered, places, callees)
+    text = "\n".join([common(), frame, *parts, main])
     return Translation(text, tuple(numbered), frozenset(inside))
 
 
 def _main(
-    inside: Mapping[int, StraightRun], first: Mapping[int, list[int]], numbered: Sequence[Segment], places: Places
+    inside: Mapping[int, StraightRun],
+    first: Mapping[int, list[int]],
+    numbered: Sequence[Segment],
+    places: Places,
+    callees: Mapping[int, tuple[int, Places]],
 ) -> str:
     cases = " ".join(f"i32 {b}, label %b{b}" for b in inside)
     lines = [
@@ -90,11 +107,13 @@ def _main(
         "  %limit = trunc i64 %limit64 to i32",
         "  br label %dispatch",
         "dispatch:",
-        "  %block = call i32 @next_lanes(ptr %C)",
+        "  %block = call i32 @ptxkit_next_lanes(ptr %C)",
         "  %late = icmp ugt i32 %block, %limit",
         "  br i1 %late, label %stopped, label %choose",
         "choose:",
-        f"  switch i32 %block, label %stopped [ {cases} ]",
+        f"  switch i32 %block, label %stopped [ {cases} i32 -1, label %nobody ]",
+        "nobody:",
+        f"  ret i32 {int(Status.RETURNED)}",
         "stopped:",
         f"  ret i32 {int(Status.STOPPED)}",
         "failed:",
@@ -102,14 +121,19 @@ def _main(
     ]
     ends: set[int] = set()
     for b, run in inside.items():
-        lines += _block(run.block, first[b], numbered, places, ends)
+        lines += _block(run.block, first[b], numbered, places, ends, callees)
     for target in sorted(ends):
         lines += _go(target, target in inside)
     return "\n".join([*lines, "}", ""])
 
 
 def _block(
-    block: BasicBlock, numbers: Sequence[int], numbered: Sequence[Segment], places: Places, ends: set[int]
+    block: BasicBlock,
+    numbers: Sequence[int],
+    numbered: Sequence[Segment],
+    places: Places,
+    ends: set[int],
+    callees: Mapping[int, tuple[int, Places]],
 ) -> list[str]:
     b, terminator = block.index, block.terminator
     lines = [
@@ -117,7 +141,7 @@ def _block(
         f"  %enter{b} = call i1 @enter(ptr %C, i64 {b}, i64 {len(block.instructions)})",
         f"  br i1 %enter{b}, label %b{b}s0, label %stop{b}",
         f"stop{b}:",
-        f"  call void @move_lanes(ptr %C, i32 {b}, i32 {b})",
+        f"  call void @ptxkit_move_lanes(ptr %C, i32 {b}, i32 {b})",
         f"  ret i32 {int(Status.STOPPED)}",
     ]
     for k, number in enumerate(numbers):
@@ -146,7 +170,7 @@ def _block(
         negated = "true" if terminator.predicate.negated else "false"
         arguments = f"i64 {places.offsets[k]}, i64 {places.row_bytes}, i1 {negated}, i64 {terminator.number}"
         lines += [
-            f"  %d{b} = call i32 @decide(ptr %C, {arguments})",
+            f"  %d{b} = call i32 @ptxkit_decide(ptr %C, {arguments})",
             f"  switch i32 %d{b}, label %mixed{b} [ i32 0, label %go{block.next} i32 1, label %go{terminator.target} ]",
             f"mixed{b}:",
         ]
@@ -157,9 +181,26 @@ def _block(
             ]
         else:
             lines += [
-                f"  call void @move_lanes(ptr %C, i32 {terminator.target}, i32 {block.next})",
+                f"  call void @ptxkit_move_lanes(ptr %C, i32 {terminator.target}, i32 {block.next})",
                 "  br label %dispatch",
             ]
+    elif isinstance(terminator, Call) and terminator.predicate is None and terminator.builtin is not None:
+        ends.add(block.next)
+        lines += [
+            f"  %d{b} = call i32 @by_driver(ptr %C, i32 {b})",
+            f"  switch i32 %d{b}, label %failed [ i32 0, label %go{block.next} ]",
+        ]
+    elif isinstance(terminator, Call) and (callee := callee_of(terminator, places, callees)) is not None:
+        lines += _call(block, terminator, places, *callee)
+    elif isinstance(terminator, Return) and terminator.predicate is None and not terminator.results:
+        lines += [
+            f"  %l{b} = call i64 @field(ptr %C, i64 {int(Field.LEVEL)})",
+            f"  %outer{b} = icmp eq i64 %l{b}, 0",
+            f"  br i1 %outer{b}, label %end{b}, label %return{b}",
+            f"return{b}:",
+            "  call void @ptxkit_move_lanes(ptr %C, i32 -1, i32 -1)",
+            "  br label %dispatch",
+        ]
     else:
         lines.append(f"  br label %end{b}")
     return [
@@ -167,6 +208,64 @@ def _block(
         f"end{b}:",
         f"  call void @set_field(ptr %C, i64 {int(Field.BLOCK)}, i64 {b})",
         f"  ret i32 {int(Status.TERMINATOR)}",
+    ]
+
+
+def callee_of(
+    call: Call, places: Places, callees: Mapping[int, tuple[int, Places]]
+) -> tuple[int, Places] | None:
+    """The number and places of the function that a call without predicate names, if machine code can perform the call."""
+    operands = (*call.site.arguments, *call.site.returns)
+    if call.predicate is not None or not isinstance(call.callee, Symbol) or len(call.entries) != 1:
+        return None
+    (code,) = call.entries.values()
+    function = code.function
+    formal = (*function.params, *function.returns)
+    plain = all(isinstance(o, Symbol) and o.name in places.frame for o in operands)
+    if code.undefined or not plain or any(v.space == "reg" for v in formal) or len(formal) != len(operands):
+        return None
+    return callees.get(code.entry)
+
+
+def _call(block: BasicBlock, call: Call, places: Places, number: int, callee: Places) -> list[str]:
+    """The active lanes call a function."""
+    b, code = block.index, callee.code
+    arguments = f"i64 {number}, i64 {places.code.frame_bytes}, i64 {code.frame_bytes}, i32 {code.entry}, i64 {b}"
+    lines = [
+        f"  %c{b} = call i1 @ptxkit_begin_call(ptr %C, {arguments})",
+        f"  br i1 %c{b}, label %call{b}, label %end{b}",
+        f"call{b}:",
+        f"  %mine{b} = call ptr @array(ptr %C, i64 {int(Field.FRAME)})",
+        f"  %theirs{b} = call ptr @ptxkit_call_constants(ptr %C)",
+        f"  %base{b} = call i64 @field(ptr %C, i64 {int(Field.LOCAL_BASE)})",
+    ]
+    function = code.function
+    actual = dict(zip((v.name for v in function.params), call.site.arguments, strict=True))
+    actual |= dict(zip((v.name for v in function.returns), call.site.returns, strict=True))
+    for name, n in callee.frame.items():
+        offset = code.frame_offsets.get(name)
+        if offset is not None:
+            lines.append(f"  %k{b}_{n} = add i64 %base{b}, {places.code.frame_bytes + offset}")
+        else:
+            given = actual[name]
+            assert isinstance(given, Symbol)
+            lines += [
+                f"  %p{b}_{n} = getelementptr i64, ptr %mine{b}, i64 {places.frame[given.name]}",
+                f"  %v{b}_{n} = load i64, ptr %p{b}_{n}",
+                f"  %k{b}_{n} = add i64 %v{b}_{n}, {given.offset}",
+            ]
+        lines += [
+            f"  %q{b}_{n} = getelementptr i64, ptr %theirs{b}, i64 {n}",
+            f"  store i64 %k{b}_{n}, ptr %q{b}_{n}",
+        ]
+    return [
+        *lines,
+        f"  call void @ptxkit_move_lanes(ptr %C, i32 {block.next}, i32 {block.next})",
+        f"  %s{b} = call i32 @ptxkit_run_call(ptr %C, i64 {number})",
+        f"  %r{b} = icmp eq i32 %s{b}, {int(Status.RETURNED)}",
+        f"  br i1 %r{b}, label %dispatch, label %unwind{b}",
+        f"unwind{b}:",
+        f"  ret i32 %s{b}",
     ]
 
 
@@ -180,6 +279,6 @@ def _go(target: int, is_inside: bool) -> list[str]:
         f"  %direct{target} = and i1 %alone{target}, %early{target}",
         f"  br i1 %direct{target}, label %{f'b{target}' if is_inside else f'leave{target}'}, label %leave{target}",
         f"leave{target}:",
-        f"  call void @move_lanes(ptr %C, i32 {target}, i32 {target})",
+        f"  call void @ptxkit_move_lanes(ptr %C, i32 {target}, i32 {target})",
         f"  br i1 %alone{target}, label %stopped, label %dispatch",
     ]

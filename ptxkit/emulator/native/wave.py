@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.arrays import Lanes, Mask
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.counters.tally import UNWRITTEN
-from ptxkit.emulator.memory.allocations import POISON, Allocation, poison
+from ptxkit.emulator.instructions.branches import Call
+from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.native import context
-from ptxkit.emulator.native.context import NOWHERE, SPACES, Field, Status
+from ptxkit.emulator.native.context import MAX_LEVELS, NOWHERE, SPACES, Field, Level, Request, Status
 from ptxkit.emulator.native.machine_code import CALLBACK, is_installed
-from ptxkit.emulator.native.operands import LANES
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
+from ptxkit.emulator.native.storage import LevelArrays, Storage, address_of
+from ptxkit.emulator.native.text import LANES
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
-from ptxkit.emulator.simt.threads import Frame, Group, Registers
+from ptxkit.emulator.simt.threads import Frame, Group
 
 if TYPE_CHECKING:
     from ptxkit.emulator.native.host import HostWave
@@ -36,65 +38,16 @@ AFTER_S = 0.2
 """Seconds of the thread's processor time that a wave must have taken before anything is compiled, so that short launches never
 pay for LLVM."""
 
-WORK = 1 << 21
+WHOLE = 2000
+"""Instructions of a function that is compiled as a whole; of larger ones, the blocks that are executed often are."""
+
+WORK = 1 << 22
 """Thread blocks (lanes times blocks) after which machine code returns, so that a launch can be stopped."""
 
 NUMPY_STEPS = 32
 """The number of blocks as which a segment that numpy executes counts."""
 
 _BITS = np.arange(32, dtype=np.uint32)
-
-
-def _address(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-class Storage:
-    """The registers of one frame for machine code.
-
-    Attributes:
-        bytes: of all rows. views: by register, in the wave's shape. current: what the frame has of them.
-    """
-
-    def __init__(self, function: NativeFunction, shape: tuple[int, int, int]) -> None:
-        ctas, warps, _ = shape
-        places = function.places
-        self.bytes = np.full(ctas * warps * places.row_bytes, POISON, np.uint8)
-        self.views: list[Lanes] = []
-        for k, t in enumerate(places.code.register_types):
-            dtype = t.dtype
-            strides = (warps * places.row_bytes, places.row_bytes, dtype.itemsize)
-            view: Lanes = np.ndarray(shape, dtype, self.bytes, places.offsets[k], strides)
-            if dtype.kind == "b":
-                view[...] = True
-            self.views.append(view)
-        self.current: Registers = [None] * len(self.views)
-        self.address = _address(self.bytes)
-        self.constants = np.zeros(max(1, len(places.frame)), np.int64)
-
-    def take(self, frame: Frame, touched: tuple[int, ...]) -> None:
-        """Let the frame's registers be in this storage."""
-        registers, current, views = frame.registers, self.current, self.views
-        poisons = bool(frame.function.undefined)  # else every register is written before it is read
-        for k in touched:
-            value = registers[k]
-            if value is current[k] and value is not None:
-                frame.owned[k] = True
-                continue
-            view = views[k]
-            if value is not None:
-                view[...] = value
-            elif poisons:
-                view[...] = poison(view.dtype)
-            registers[k] = current[k] = view
-            frame.owned[k] = True
-        frame.dirty = True
-
-    def give(self, frame: Frame, written: tuple[int, ...]) -> None:
-        """New views for the frame, because address patterns of the old ones are remembered by their identity."""
-        registers, current, views = frame.registers, self.current, self.views
-        for k in written:
-            registers[k] = current[k] = views[k].view()
 
 
 class NativeWave:
@@ -131,9 +84,14 @@ class NativeWave:
         self.storages: dict[int, Storage] = {}
         self.free: dict[int, list[Storage]] = {}
         self.error: BaseException | None = None
-        self.groups: dict[tuple[bytes, bytes], Group] = {}
-        self.running: tuple[NativeFunction, Frame] | None = None
-        self.callback = CALLBACK(self._by_numpy)
+        self.groups: dict[tuple[int, bytes, bytes], Group] = {}
+        self.callback = CALLBACK(self._answer)
+        self.levels = np.zeros((MAX_LEVELS, Level.SIZE), np.int64)
+        self.code = np.zeros(len(program.codes), np.int64)
+        self.storage = np.zeros((len(program.codes), MAX_LEVELS), np.int64)
+        self.calls: dict[int, LevelArrays] = {}  # by level
+        self.functions: dict[int, NativeFunction] = {}  # by entry, of the machine code that is being executed
+        self.frames: list[Frame] = []  # of the calls that machine code has made, as far as Python needed them
         c = self.c
         for key, array in (
             (Field.ROW, self.row),
@@ -153,14 +111,17 @@ class NativeWave:
             (Field.TRAFFIC, self.traffic),
             (Field.MEMORY, self.memory),
             (Field.PARAMETERS, wave.launch.param_allocation.data),
+            (Field.LEVELS, self.levels),
+            (Field.CODE, self.code),
+            (Field.STORAGE, self.storage),
         ):
-            c[key] = _address(array)
+            c[key] = address_of(array)
         c[Field.SHARED_STRIDE] = wave.shared_stride
         c[Field.SHARED_BEGIN] = wave.launch.shared_begin
         c[Field.SHARED_END] = SHARED_BASE + wave.launch.shared_bytes
         c[Field.COUNTING] = wave.tally.traffic
         c[Field.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value or 0
-        self.context = _address(c)
+        self.context = address_of(c)
 
     @staticmethod
     def of(wave: HostWave, program: NativeProgram | None) -> NativeWave | None:
@@ -204,11 +165,10 @@ class NativeWave:
         if spent < AFTER_S or spent < self.compiled_s:
             return False
         wave = self.wave
-        hot = [
-            b.index
-            for b in wave.blocks
-            if b.function is code and b.gate is None and (self.visits[b.index] >= HOT // 2) and not self._polls(b)
-        ]
+        usable = [b for b in wave.blocks if b.function is code and b.gate is None and not self._polls(b)]
+        if sum(len(b.instructions) for b in usable) > WHOLE:
+            usable = [b for b in usable if self.visits[b.index] >= HOT // 2]
+        hot = [b.index for b in usable]
         if hot:
             self.program.compile(code, hot)
         self.compiled_s += time.thread_time() - began
@@ -242,13 +202,17 @@ class NativeWave:
         self._locate(storage, frame)
         rows = int(c[Field.ROWS])
         c[Field.LIMIT] = limit
-        steps = c[Field.STEPS] = max(64, min(4096, WORK // (rows * LANES)))
-        c[Field.STORED] = c[Field.TICKS] = 0
-        self.running = function, frame
+        steps = c[Field.STEPS] = max(64, min(1 << 16, WORK // (rows * LANES)))
+        c[Field.STORED] = c[Field.TICKS] = c[Field.LEVEL] = 0
+        c[Field.LOCAL_BASE] = frame.local_base
+        self.functions = dict(self.program.functions)  # another wave may replace some of them meanwhile
+        self.functions[frame.function.entry] = function
+        for entry, found in self.functions.items():
+            self.code[self.program.numbers[entry]] = found.compiled.address
         self.groups.clear()
+        self.frames = [frame]
         status = function.compiled.run(self.context)
         storage.give(frame, function.written)
-        self.sizes.update(function.sizes)
         wave.ticks += int(c[Field.TICKS])
         if c[Field.STORED]:
             wave.launch.machine.version += 1
@@ -256,7 +220,10 @@ class NativeWave:
             error, self.error = self.error, None
             assert error is not None
             raise error
-        self._leave(groups, status)
+        if c[Field.LEVEL]:
+            self._unwind(groups, status)
+        else:
+            self._leave(groups, status)
         return int(steps - c[Field.STEPS])
 
     def _select(self, groups: list[tuple[Group, int]]) -> None:
@@ -287,10 +254,13 @@ class NativeWave:
     def _storage(self, function: NativeFunction, frame: Frame) -> Storage:
         found = frame.native
         if not isinstance(found, Storage):
-            pool = self.free.setdefault(function.code.entry, [])
-            found = pool.pop() if pool else Storage(function, self.wave.shape)
-            found.current = [None] * len(found.views)
-            frame.native = found
+            found = frame.native = self._unused(function)
+        return found
+
+    def _unused(self, function: NativeFunction) -> Storage:
+        pool = self.free.setdefault(function.code.entry, [])
+        found = pool.pop() if pool else Storage(function, self.wave.shape)
+        found.current = [None] * len(found.views)
         return found
 
     def released(self, frame: Frame) -> None:
@@ -302,33 +272,40 @@ class NativeWave:
     def _locate(self, storage: Storage, frame: Frame) -> None:
         """Where memory is."""
         c, wave = self.c, self.wave
+        self._refresh()
+        check = None if wave.instrumentation is None else wave.instrumentation.check
+        c[Field.REGISTERS] = storage.address
+        c[Field.BLOCKS] = address_of(self.standing)
+        c[Field.LOCAL] = address_of(wave.local)
+        c[Field.LOCAL_BYTES] = wave.local.shape[1]
+        c[Field.UNDEFINED] = 0 if check is None or not check.has_stack else address_of(check.local_marks())
+        for name, n in self.program.places[frame.function.entry].frame.items():
+            offset = frame.function.frame_offsets.get(name)
+            storage.constants[n] = frame.local_base + offset if offset is not None else frame.bindings.get(name, -1)
+        c[Field.FRAME] = address_of(storage.constants)
+
+    def _refresh(self) -> None:
+        """Where the allocations are."""
+        wave = self.wave
         check = None if wave.instrumentation is None else wave.instrumentation.check
         allocations = wave.launch.machine.memory.allocations()
         marked = () if check is None else tuple([a.undefined_stores is not None for a in allocations])
         if self.table != allocations or marked != self.marked:
             self._read_table(allocations)
             self.table, self.marked = allocations, marked
-        c[Field.REGISTERS] = storage.address
-        c[Field.LOCAL] = _address(wave.local)
-        c[Field.LOCAL_BYTES] = wave.local.shape[1]
-        c[Field.UNDEFINED] = 0 if check is None or not check.has_stack else _address(check.local_marks())
-        for name, n in storage_places(frame, self.program).items():
-            offset = frame.function.frame_offsets.get(name)
-            storage.constants[n] = frame.local_base + offset if offset is not None else frame.bindings.get(name, -1)
-        c[Field.FRAME] = _address(storage.constants)
 
     def _read_table(self, allocations: tuple[Allocation, ...]) -> None:
         c, n = self.c, len(allocations)
         self.arrays = [
             np.array([a.base for a in allocations], np.uint64),
             np.array([a.base + a.nbytes for a in allocations], np.uint64),
-            np.array([_address(a.data) for a in allocations], np.uint64),
+            np.array([address_of(a.data) for a in allocations], np.uint64),
             np.array([-1 if a.sentinel is None else a.sentinel for a in allocations], np.int64),
             np.array([a.undefined_stores is not None for a in allocations], np.int64),
         ]
         fields = (Field.BASE, Field.END, Field.HOST, Field.SENTINEL, Field.NO_STORES)
         for key, array in zip(fields, self.arrays, strict=True):
-            c[key] = _address(array)
+            c[key] = address_of(array)
         c[Field.ALLOCATIONS] = n
         np.minimum(self.hints, max(0, n - 1), out=self.hints)
 
@@ -364,6 +341,60 @@ class NativeWave:
             return
         for group, place in moved:
             wave.go(group, place)
+
+    def _unwind(self, groups: list[tuple[Group, int]], status: int) -> None:
+        """Hand the lanes back to the scheduler, of which some are in calls that machine code has made."""
+        wave, c = self.wave, self.c
+        rows, depth = int(c[Field.ROWS]), int(c[Field.LEVEL])
+        frames = [self._frame_at(level) for level in range(depth + 1)]
+        for group, _ in groups:
+            wave.retire(group)
+        inside = np.zeros((rows, LANES), np.bool_)
+        block, mine = None, None
+        if status != Status.STOPPED:
+            block = wave.blocks[int(c[Field.BLOCK])]
+            active = self._active_mask(0)
+            inside[self.active_row[: len(active)]] = active
+            mine = wave.new_group(frames[-1], self._mask(inside))
+        for level in range(depth, -1, -1):
+            standing = self.calls[level].standing[:rows] if level else self.standing[:rows]
+            standing[inside] = NOWHERE
+            for place in np.unique(standing).tolist():
+                if place != NOWHERE:
+                    wave.go(wave.new_group(frames[level], self._mask(standing == place)), place)
+            inside |= standing != NOWHERE
+        for frame in frames[1:]:
+            function = self.functions[frame.function.entry]
+            assert isinstance(frame.native, Storage)
+            frame.native.give(frame, function.written)
+            self.storage[self.program.numbers[frame.function.entry], frame.depth - frames[0].depth] = 0
+        if mine is not None:
+            self._finish(mine, block, status)
+
+    def _frame_at(self, level: int) -> Frame:
+        """The frame of a call that machine code has made; 0 is the frame in which it was entered."""
+        for n in range(1, level + 1):
+            record = self.levels[n]
+            stamp = int(record[Level.STAMP])
+            if n < len(self.frames) and self.calls[n].stamp == stamp:
+                continue
+            del self.frames[n:]
+            self.frames.append(self._new_frame(self.frames[n - 1], n))
+            self.calls[n].stamp = stamp
+        return self.frames[level]
+
+    def _new_frame(self, caller: Frame, level: int) -> Frame:
+        record = self.levels[level]
+        block = self.wave.blocks[int(record[Level.BLOCK])]
+        call = block.terminator
+        assert isinstance(call, Call)
+        code = self.program.codes[int(record[Level.FUNCTION])]
+        frame = self.wave.called(caller, code, call.site, block.next)
+        storage = self.calls[level].storages[code.entry]
+        frame.native = storage
+        storage.current = [None] * len(storage.views)
+        storage.hold(frame, self.functions[code.entry].touched)
+        return frame
 
     def _finish(self, group: Group, block: BasicBlock | None, status: int) -> None:
         """``group`` has executed ``block`` except for its terminator."""
@@ -408,18 +439,48 @@ class NativeWave:
 
     # -- callbacks ---------------------------------------------------------------------------------------------------
 
-    def _by_numpy(self, number: int, first: int) -> int:
-        """Execute a segment, and perhaps the rest of its block, by numpy for the active warps from ``first`` on."""
+    def _answer(self, request: int, number: int, first: int) -> int:
+        """Do what machine code asks for; not 0 if it cannot go on with the next instruction."""
         try:
-            return self._segment(number, first)
+            if request == Request.STORAGE:
+                return self._provide(self.program.codes[number], first)
+            level = int(self.c[Field.LEVEL])
+            frame = self._frame_at(level)
+            if request == Request.BUILTIN:
+                return self._by_driver(frame, number)
+            return self._segment(frame, number, first)
         except BaseException as error:  # noqa: BLE001  raised again when machine code has returned
             self.error = error
             return 1
 
-    def _segment(self, number: int, first: int) -> int:
-        assert self.running is not None
-        function, frame = self.running
-        wave = self.wave
+    def _provide(self, code: FunctionCode, level: int) -> int:
+        """Registers for the calls of a function at a level."""
+        arrays = self.calls.get(level)
+        if arrays is None:
+            constants = max((len(p.frame) for p in self.program.places.values()), default=0)
+            arrays = self.calls[level] = LevelArrays(len(self.row), constants)
+            self.levels[level, Level.STANDING] = address_of(arrays.standing)
+            self.levels[level, Level.CONSTANTS] = address_of(arrays.constants)
+        storage = self._unused(self.functions[code.entry])
+        arrays.storages[code.entry] = storage
+        self.storage[self.program.numbers[code.entry], level] = storage.address
+        return 0
+
+    def _by_driver(self, frame: Frame, index: int) -> int:
+        """The active lanes call a function that the driver provides."""
+        call = self.wave.blocks[index].terminator
+        assert isinstance(call, Call)
+        assert call.builtin is not None
+        group = self._group(frame, 0)
+        if self.wave.instrumentation is not None:
+            self.wave.instrumentation.decides(group, self.wave.blocks[index])
+        call.builtin(group, call.site)
+        self._refresh()
+        return 0
+
+    def _segment(self, frame: Frame, number: int, first: int) -> int:
+        """Execute a segment, and perhaps the rest of its block, by numpy for the active warps from ``first`` on."""
+        function, wave = self.functions[frame.function.entry], self.wave
         wave.ticks += int(self.c[Field.TICKS])
         self.c[Field.TICKS] = 0
         self.c[Field.STEPS] = max(0, int(self.c[Field.STEPS]) - NUMPY_STEPS)
@@ -438,7 +499,7 @@ class NativeWave:
     def _group(self, frame: Frame, first: int) -> Group:
         """The active lanes of the active warps from number ``first`` on; the group of a loop is kept."""
         count = int(self.c[Field.ACTIVE_ROWS])
-        key = self.active_row[first:count].tobytes(), self.active_mask[first:count].tobytes()
+        key = frame.serial, self.active_row[first:count].tobytes(), self.active_mask[first:count].tobytes()
         found = self.groups.get(key)
         if found is None:
             found = self.groups[key] = self._new_group(frame, first)
@@ -466,6 +527,8 @@ class NativeWave:
     def add_counts(self) -> None:
         """Add the counts since the last call to the wave's: when it ends, and before a message states them."""
         tally = self.wave.tally
+        for function in self.program.functions.values():
+            self.sizes.update(function.sizes)
         for b in np.flatnonzero(self.block_warps).tolist():
             tally.block_lanes[b] += int(self.block_lanes[b])
             tally.block_warps[b] += int(self.block_warps[b])
@@ -482,8 +545,3 @@ class NativeWave:
         for array in (*counts, self.traffic):
             array[...] = 0
 
-
-def storage_places(frame: Frame, program: NativeProgram) -> dict[str, int]:
-    """The constants of a frame: name -> position."""
-    found = program.functions[frame.function.entry]
-    return found.places.frame
