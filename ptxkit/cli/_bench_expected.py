@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
-    from ptxkit.bench.results.results import Results
+    from ptxkit.bench.results.results import CaseResult, Results
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
 
@@ -43,6 +44,7 @@ class Expectations:
         self.of_counts = not is_timed(device)
         self.update = update
         self._device, self._arch = device, target
+        self._entered: list[CaseResult] = []  # cases of the results that are in the file already
         self.gone: list[str] = []
         self.notes: list[str] = []
         self.target = (target or lowest_target(())).name
@@ -95,6 +97,26 @@ class Expectations:
         self.notes = list(recorded.other_defaults(made, self._device, self._arch))
         return made
 
+    def unrecorded(self, chosen: Sequence[Plan]) -> list[Plan]:
+        """The plans whose cases are not in the file; all where there is no file.
+
+        Raises:
+            UsageError, FileAccessError: the file is something else, or cannot be read.
+        """
+        from ptxkit.bench.recorded import key_of
+
+        recorded = self._reader(self.path)["cases"] if self.path.is_file() else {}
+        return [plan for plan in chosen if key_of(plan) not in recorded]
+
+    def enter(self, results: Results) -> None:
+        """Enter the cases that are new since the last call in the file, with ``update``; called after each case."""
+        from ptxkit.bench.results import count_expectations, expectations
+
+        new = replace(results, cases=tuple(c for c in results.cases if not any(c is one for one in self._entered)))
+        if self.update and (count_expectations if self.of_counts else expectations).recordable(new):
+            expectations.record(self.path, lambda known: self._updated(known, new), self._reader)
+        self._entered += new.cases
+
     def checked_and_recorded(self, results: Results) -> ExitCode:
         """Compare results with the file and enter them there, as far as was requested; return the exit code."""
         from ptxkit.bench.results import count_expectations, expectations
@@ -115,7 +137,7 @@ class Expectations:
             if not (count_expectations if self.of_counts else expectations).recordable(results):
                 to_stderr(f"nothing is recorded in {self.path}: no variant has a result that can be")
                 return code
-            expectations.record(self.path, lambda known: self._updated(known, results), self._reader)
+            self.enter(results)
             to_stderr(f"recorded in {self.path}")
         return code
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ class Kept:
 
     Args:
         file: to write them to; ``"-"`` for stdout, where the command prints them in the end. None for nowhere.
+        also: called with the results after each case.
 
     Attributes:
         stopped: what ended the measurement before its time, or None.
@@ -25,7 +26,7 @@ class Kept:
         UsageError: the file cannot be written. An older one stays as it is until there is something to write.
     """
 
-    def __init__(self, file: str | None) -> None:
+    def __init__(self, file: str | None, also: Callable[[Results], None] = lambda results: None) -> None:
         from ptxkit.files import check_writable
 
         if file == "":
@@ -33,6 +34,7 @@ class Kept:
         self.file = None if file == "-" else file
         if self.file:
             check_writable(self.file)
+        self.also = also
         self.stopped: BaseException | None = None
         self._results: Results | None = None
 
@@ -41,6 +43,7 @@ class Kept:
         from ptxkit.files import write_json
 
         self._results = results
+        self.also(results)
         if self.file:
             write_json(self.file, results.to_json())
 

@@ -34,6 +34,7 @@ class Setup:
         max_instructions: limit of a launch in the emulator, or None.
         cluster: measure on its workers; ``device`` stands for theirs, and peers are those that they have.
         limit_s: for one case on a cluster; None for the default.
+        stop_after_s: see :class:`~ptxkit.bench.measure.benchmark.Benchmark`.
 
     Raises:
         UsageError: an unknown peer, also in the emulator. UnavailableError: a peer that was named cannot be used here.
@@ -53,6 +54,7 @@ class Setup:
         max_instructions: int | None = None,
         cluster: Connection | None = None,
         limit_s: float | None = None,
+        stop_after_s: float | None = None,
     ) -> None:
         from ptxkit.bench.measure.benchmark import Benchmark
         from ptxkit.bench.peers import peers as find_peers
@@ -74,6 +76,7 @@ class Setup:
             ["ptxkit", *sys.argv[1:]],
             target,
             leave_out=leave_out,
+            stop_after_s=stop_after_s,
         )
         changes = emulator_changes({"max_instructions": max_instructions})
         self._changed = emulator_settings(device, changes)

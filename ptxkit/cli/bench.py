@@ -87,7 +87,7 @@ RUN_HEADINGS = {
     "Counts in the emulator": ("--no-counts", "--max-instructions"),
     "Cluster": (*CLUSTER, "--timeout"),
     "Output": ("--format", "--json"),
-    "Expectations": ("--check", "--update-expectations"),
+    "Expectations": ("--check", "--update-expectations", "--unrecorded", "--stop-after"),
 }
 
 
@@ -124,8 +124,14 @@ RUN_HEADINGS = {
 @click.option(
     "--update-expectations",
     is_flag=True,
-    help="Record the times as this GPU's expectations, or in the emulator the counts as the target's.",
+    help="Record the times as this GPU's expectations, or in the emulator the counts as the target's, after each case.",
 )
+@click.option(
+    "--unrecorded",
+    is_flag=True,
+    help="Measure only the cases that are not among the expectations; leave out those for which there is too little memory.",
+)
+@click.option("--stop-after", type=SECONDS, metavar="SECONDS", help="Begin no further case after this time.")
 def run(
     kernels: tuple[str, ...],
     groups: tuple[str, ...],
@@ -151,6 +157,8 @@ def run(
     json_file: str | None,
     check: bool,
     update_expectations: bool,
+    unrecorded: bool,
+    stop_after: float | None,
 ) -> int:
     """Measure kernels and their peers.
 
@@ -174,7 +182,7 @@ def run(
     from ptxkit.cli._bench_expected import Expectations
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._bench_measured import Setup
-    from ptxkit.cli._text import print_json
+    from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.runtime.device import is_emulating, is_timed
     from ptxkit.runtime.registry import AUTO
     from ptxkit.workload import registry
@@ -183,6 +191,10 @@ def run(
     given_options, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
     names = None if peer_names is None else peer_list(peer_names)
     target = parse_arch(arch)
+    if stop_after is not None and cluster is not None:
+        raise UsageError("--stop-after is for this machine; leave it out with --cluster")
+    if unrecorded and check:
+        raise UsageError("--check compares with what is recorded, and --unrecorded measures what is not; leave out one of them")
     kept = Kept(json_file)
     if cluster is not None:
         with stdout_set_aside():  # what is wrong is known before workers are started
@@ -211,6 +223,11 @@ def run(
         else:
             chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
         chosen = expected.as_recorded(chosen, seed=is_given("seed"), tile=bool(tile))
+        every, chosen = chosen, expected.unrecorded(chosen) if unrecorded else chosen
+    if not chosen:
+        click.echo(f"all of {len(every)} cases are recorded in {expected.path}", err=json_file == "-")
+        return 0
+    kept.also = expected.enter
     check_tile(tile, chosen)
     setup = Setup(
         device,
@@ -220,10 +237,11 @@ def run(
         tile=tile,
         counts=not no_counts,
         target=target,
-        leave_out=not kernels,
+        leave_out=not kernels or unrecorded,
         max_instructions=max_instructions,
         cluster=workers,
         limit_s=timeout,
+        stop_after_s=stop_after,
     )
     notes = [] if is_timed(device) else _without_times(iterations=iterations, peers=names)
     kept = setup.measured(chosen, kept, how)
@@ -237,6 +255,8 @@ def run(
     code = _bench_verdict.complain(results)
     code = most_severe([code, expected.checked_and_recorded(results)])
     kept.end(len(chosen))
+    if stop_after is not None and results.partial:
+        to_stderr(f"--stop-after {stop_after:g}: {len(results.cases)} of {len(chosen)} cases are measured")
     return code
 
 

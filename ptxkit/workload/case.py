@@ -265,8 +265,25 @@ class Case:
         self.unwritten = any(
             may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items()
         )
-        verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
+        key = self._verdict_key(variant, own)
+        verdict = self.data.verdicts.get(key)
+        if verdict is None:
+            verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
+            if verdict.verified:
+                self.data.verdicts[key] = verdict
         return with_complaints(verdict, [*self.undefined(outputs), *self.overwritten()])
+
+    def known_verdict(self, variant: Variant) -> Verdict | None:
+        """The verdict of outputs with the same bytes, of any variant, verified on these inputs with the same tolerance.
+
+        None if there were none, or if an input has changed.
+        """
+        verdict = self.data.verdicts.get(self._verdict_key(variant, None))
+        return None if verdict is None or self.overwritten() else verdict
+
+    def _verdict_key(self, variant: Variant | None, own: Tolerance | None) -> tuple[object, ...]:
+        stated = variant.name if variant is not None and variant.tolerance is not None else ""
+        return own, stated, *self.digests().items()
 
     def undefined(self, names: Iterable[str]) -> list[str]:
         """A sentence for each of these outputs that holds bytes which launches have copied from uninitialised ones."""

@@ -14,7 +14,7 @@ from ptxkit.workload.blame import at, blamed
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.parallel import blocks
 from ptxkit.workload.tolerance import Rule, Sums, Typical
-from ptxkit.workload.verify import check_real
+from ptxkit.workload.verify import Verdict, check_real
 from ptxkit.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ class Data:
         workload: the workload of the inputs.
         seed: seed for random inputs.
         inputs: inputs instead of random ones.
+
+    Attributes:
+        verdicts: of outputs that were verified on these inputs, by tolerance and digests of the outputs, so that results with
+            the same bytes are compared once. For :class:`~ptxkit.workload.case.Case`.
     """
 
     def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
@@ -35,6 +39,7 @@ class Data:
         self.seed = seed
         self._given = inputs
         self._typical: dict[str, tuple[Any, Typical]] = {}
+        self.verdicts: dict[tuple[object, ...], Verdict] = {}
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -136,6 +141,7 @@ class Data:
         self.seed = seed
         self.__dict__.pop("expected", None)
         self._typical.clear()
+        self.verdicts.clear()
 
 
 def is_array(value: Any) -> bool:

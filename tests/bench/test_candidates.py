@@ -167,3 +167,24 @@ def test_what_a_peer_keeps_of_its_inputs_is_renewed_before_results_are_compared(
     candidate = PeerCandidate(sets, Keeps(lambda x, y: {"sum": x + y}))
     sets.renew(1)
     assert candidate.check_graph(lambda: None, 0).verified is renews
+
+
+def test_the_same_bytes_are_compared_once_and_others_again(monkeypatch):
+    from ptxkit.bench.measure import candidates
+
+    compared, compare_all = [], candidates.compare_all
+    monkeypatch.setattr(candidates, "compare_all", lambda *args: compared.append(args) or compare_all(*args))
+    sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
+    results = {}
+
+    def computed(x, y):
+        results.update(sum=x + y, difference=x - y)
+        return results
+
+    candidate = PeerCandidate(sets, Peer(computed))
+    assert [candidate.check_graph(lambda: None, 0).verified for _ in range(2)] == [True, True]
+    assert len(compared) == 1
+    results["difference"][7] += 1  # in the memory that the peer returned before
+    assert not candidate.check_graph(lambda: None, 0).verified
+    sets.renew(1)
+    assert not candidate.check_graph(lambda: None, 0).verified  # the bytes are right for the inputs before

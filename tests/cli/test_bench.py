@@ -936,3 +936,54 @@ def test_only_the_chosen_variants_of_shapes_are_measured_unless_all_are_wanted(g
     assert exit_of(*words) == 0
     assert exit_of(*words, "--variants", "all") == 0
     assert [len(plan.variants) for plan in asked] == [1, 1, 0, 0] and all(plan.chosen for plan in asked)
+
+
+def test_only_cases_without_a_record_are_measured(counts, capsys, tmp_path):
+    assert counts(*SMALL, "--update-expectations") == 0
+    words = ("saxpy:scalar", "--sizes", "2048,4096", "--unrecorded", "--update-expectations")
+    assert counts(*words, "--json", tmp_path / "r.json") == 0
+    assert [case["sizes"]["n"] for case in json.loads((tmp_path / "r.json").read_text())["cases"]] == [4096]
+    assert list(json.loads(counts.file.read_text())["cases"]) == ["saxpy n=2048", "saxpy n=4096"]
+    capsys.readouterr()
+    assert counts(*words) == 0
+    assert capsys.readouterr().out.startswith("all of 2 cases are recorded in ")
+    assert counts(*words, "--check") == 2
+
+
+def test_each_case_is_recorded_before_the_next_one_begins(counts, monkeypatch):
+    from ptxkit.bench.measure.benchmark import Benchmark
+
+    measure, recorded = Benchmark._measure, []
+
+    def spied(self, plan, *rest):
+        recorded.append(counts.file.read_text() if counts.file.is_file() else "")
+        measure(self, plan, *rest)
+
+    monkeypatch.setattr(Benchmark, "_measure", spied)
+    assert counts("saxpy:scalar", "--sizes", "2048,4096", "--update-expectations") == 0
+    assert [("n=2048" in text, "n=4096" in text) for text in recorded] == [(False, False), (True, False)]
+    assert "n=4096" in counts.file.read_text()
+
+
+def test_no_case_begins_after_the_limit(counts, capsys, tmp_path):
+    words = ("saxpy:scalar", "--sizes", "2048,4096", "--stop-after", "0.01", "--json", tmp_path / "r.json")
+    assert counts(*words) == 0
+    assert "--stop-after 0.01: 1 of 2 cases are measured" in capsys.readouterr().err
+    value = json.loads((tmp_path / "r.json").read_text())
+    assert (len(value["cases"]), value["partial"]) == (1, True)
+
+
+def test_cases_without_memory_are_left_out_of_a_long_run(counts, capsys, monkeypatch):
+    from ptxkit.errors import UnavailableError
+    from ptxkit.workload import execute
+
+    def check(workload, device):
+        if workload.n == 4096:
+            raise UnavailableError("saxpy with n=4096 needs 157 GB")
+
+    monkeypatch.setattr(execute, "check_memory", check)
+    words = ("saxpy:scalar", "--sizes", "2048,4096")
+    assert counts(*words) == 3
+    assert counts(*words, "--unrecorded") == 0
+    out = capsys.readouterr().out
+    assert "saxpy n=4096: not available, saxpy with n=4096 needs 157 GB" in out

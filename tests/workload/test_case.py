@@ -247,3 +247,30 @@ VARIANT = variant(lambda self: [])
 def test_parts_of_a_tolerance_that_would_accept_or_refuse_everything_are_refused(value):
     with pytest.raises(DescriptionError):
         Tolerance(relative=value)
+
+
+def test_known_results_are_those_with_the_same_bytes_on_the_same_inputs():
+    from ptxkit.runtime.device import device
+
+    workload = registry.find("saxpy").make(["100"], {})
+    case = execute.Case(workload, device("emulator"))
+    variant = workload.variant("scalar")
+    y, expected = case.array("y"), case.expected["y"].astype(np.float32)
+    assert case.known_verdict(variant) is None
+    y.copy_from(expected)
+    assert case.known_verdict(variant) is None
+    assert case.verify(variant).verified
+    assert case.known_verdict(variant).verified
+    wrong = expected.copy()
+    wrong[99] += 1
+    y.copy_from(wrong)
+    assert case.known_verdict(variant) is None
+    assert not case.verify(variant).verified
+    assert case.known_verdict(variant) is None  # wrong results are described each time
+    y.copy_from(expected)
+    case.array("x").copy_from(wrong)
+    assert case.known_verdict(variant) is None  # an input has changed
+    case.data.renew(1)
+    case.upload()
+    y.copy_from(expected)
+    assert case.known_verdict(variant) is None

@@ -103,3 +103,14 @@ def test_random_words_do_not_depend_on_the_threads():
     words = random_words(4 * CHUNK + 4 * 10 + 3, 7)
     last = philox4x32_10(np.array([[CHUNK + 10], [0], [0], [0]], np.uint32), (7, 0))[:, 0]
     assert np.array_equal(words[-3:], last[:3])
+
+
+def test_digests_see_every_byte_and_the_shape(monkeypatch):
+    monkeypatch.setattr(parallel, "BLOCK", 7)
+    x = np.arange(1000, dtype=np.uint16)
+    first = parallel.digest_of({"x": x})
+    assert parallel.digest_of({"x": x.copy()}) == first
+    others = [{"y": x}, {"x": x.reshape(10, 100)}, {"x": x.view(np.int16)}, {"x": x[:-1]}]
+    changed = np.tile(x, (1000, 1))
+    np.fill_diagonal(changed, 7777)
+    assert len({first, *map(parallel.digest_of, others), *(parallel.digest_of({"x": row}) for row in changed)}) == 1005

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -71,6 +72,7 @@ class Benchmark:
             ``absent`` instead of failed cases: for runs of the whole catalogue.
         stuck: called with the results so far if a variant hangs in a call that only the end of the process ends; must end it.
         known_roofs: the ceilings of the device, if they have been measured before.
+        stop_after_s: seconds after which no further case begins; None for no limit.
     """
 
     device: Any
@@ -88,6 +90,7 @@ class Benchmark:
     leave_out: bool = False
     stuck: Callable[[Results], None] = lambda results: None
     known_roofs: Roofs | None = None
+    stop_after_s: float | None = None
 
     def __post_init__(self) -> None:
         self._rows: list[Row] = []  # rows of the current case, without the candidates of a session
@@ -108,15 +111,19 @@ class Benchmark:
             UnavailableError: a case needs more memory than there is.
             FaultError: the device was lost before the last case.
         """
-        for plan in plans:
-            execute.check_memory(plan.workload, self.device)
-        self._results = replace(self._empty(), target=self._target_name(plans[0]) if plans else "")
+        plans, too_large = self._fitting(plans)
+        empty = self._empty()
+        self._results = replace(
+            empty, target=self._target_name(plans[0]) if plans else "", absent={**empty.absent, **too_large}
+        )
         if self.recorded and is_timed(self.device):
             self._roofs(plans, say)
         begin = time.perf_counter()
         for number, plan in enumerate(plans):
             if self.device.lost:
                 raise FaultError(f"{self.device.name} was lost: {self.device.lost}")
+            if number and self.stop_after_s is not None and time.perf_counter() - begin >= self.stop_after_s:
+                break
             left = (time.perf_counter() - begin) / number * (len(plans) - number) if number else 0
             about = f", about {left:.0f} s left" if left else ""
             place = f"[{number + 1}/{len(plans)}{about}] " if len(plans) > 1 else ""
@@ -126,15 +133,40 @@ class Benchmark:
             done(self._results)
         return self._results
 
+    def _fitting(self, plans: Sequence[Plan]) -> tuple[list[Plan], dict[str, str]]:
+        """The cases for which there is enough memory; of the others, with ``leave_out``, name and sizes -> the reason.
+
+        Raises:
+            UnavailableError: a case needs more memory than there is, and is not to be left out, or none is left.
+        """
+        fitting, too_large = [], {}
+        for plan in plans:
+            try:
+                execute.check_memory(plan.workload, self.device)
+                fitting.append(plan)
+            except UnavailableError as error:
+                if not self.leave_out:
+                    raise
+                too_large[f"{plan.workload.name} {plan.workload.size_text()}"] = str(error)
+        if plans and not fitting:
+            raise UnavailableError(next(iter(too_large.values())))
+        return fitting, too_large
+
     def _measure(self, plan: Plan, plans: Sequence[Plan], say: Say) -> None:
         """Append a case to the results."""
         workload = plan.workload.on(self.device.facts_for(self.target))
         self._rows, self._session, self._case = [], None, (plan, workload)
-        self.limit = TimeLimit(self.timeout_s, None if is_emulating(self.device) else self._stuck)
         if is_timed(self.device):
-            case = self._timed(plan, workload, plans, say)
-        else:
-            case = self._counted(plan, workload, say)
+            gc.collect()  # arrays of the case before, which are in cycles of references
+        self.limit = TimeLimit(self.timeout_s, None if is_emulating(self.device) else self._stuck)
+        try:
+            case = self._timed(plan, workload, plans, say) if is_timed(self.device) else self._counted(plan, workload, say)
+        except UnavailableError as error:  # too little memory is left for it
+            if not self.leave_out:
+                raise
+            name = f"{workload.name} {workload.size_text()}"
+            self._results = replace(self._results, absent={**self._results.absent, name: str(error)})
+            return
         case = replace(case, chosen=plan.chosen)
         if self.leave_out and (reason := cannot_run(case)) is not None:
             self._results = replace(self._results, absent={**self._results.absent, case.kernel: reason})

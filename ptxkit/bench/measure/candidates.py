@@ -18,6 +18,7 @@ from ptxkit.errors import PtxkitError
 from ptxkit.workload import execute
 from ptxkit.workload.case import with_complaints
 from ptxkit.workload.launch import Generated
+from ptxkit.workload.parallel import digest_of
 from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class BufferSets:
     Args:
         count: number of sets. target: target of the variants; None for that of the device.
 
+    Attributes:
+        accuracies: of verified outputs of the first set, by their digests: variants with the same results share one.
+        compared: the peer that was verified last after the timing, the seed of the inputs, and the digest of its outputs.
+
     Raises:
         UsageError: the sizes need more memory than there is.
     """
@@ -43,6 +48,8 @@ class BufferSets:
         self.device = device
         self.data = execute.Data(workload, seed)
         self.cases = [execute.Case(workload, device, data=self.data, target=target) for _ in range(count)]
+        self.accuracies: dict[tuple[tuple[str, int], ...], Accuracy] = {}
+        self.compared: tuple[PeerCandidate, int, bytes, Verdict] | None = None
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -54,6 +61,7 @@ class BufferSets:
     def renew(self, seed: int) -> None:
         """Replace the inputs of all sets by other random inputs."""
         self.data.renew(seed)
+        self.accuracies.clear()
         for case in self.cases:
             case.upload()
 
@@ -105,8 +113,6 @@ class VariantCandidate:
         first = execute.prepare(sets.cases[0], variant, target, tile)
         self.prepared = [first, *(execute.bound(case, first.build) for case in sets.cases[1:])]
         self.row = compiled_row(first, resources=True)
-        self._verified: tuple[int, dict[str, int]] | None = None  # seed and digests of the outputs that were verified
-        self._verdict: Verdict | None = None
 
     def launch(self, which: int) -> None:
         """Queue one call on a set."""
@@ -146,18 +152,18 @@ class VariantCandidate:
         """See :class:`Candidate`."""
         verdict, _ = self.prepared[0].check()
         case = self.sets.cases[0]
-        return verdict, accuracy_of(verdict, case.outputs() if percentiles else {}, case.expected)
+        if not (percentiles and verdict.verified):
+            return verdict, accuracy_of(verdict, case.outputs() if percentiles else {}, case.expected)
+        key = tuple(case.digests().items())
+        if key not in self.sets.accuracies:
+            self.sets.accuracies[key] = accuracy_of(verdict, case.outputs(), case.expected)
+        return verdict, self.sets.accuracies[key]
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
         """See :class:`Candidate`."""
         self.compute(run, which, unforeseeable_poison())
-        case, seed = self.sets.cases[which], self.sets.data.seed
-        digests = case.digests()
-        if self._verified == (seed, digests) and not case.overwritten():  # the results that were compared before
-            return self._verdict
-        self._verdict = case.verify(self.variant)
-        self._verified = (seed, digests) if self._verdict.verified else None
-        return self._verdict
+        case = self.sets.cases[which]
+        return case.known_verdict(self.variant) or case.verify(self.variant)
 
 
 def unforeseeable_poison() -> int:
@@ -259,18 +265,25 @@ class PeerCandidate:
 
     def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`Candidate`."""
-        found = self._compared(self.replay([0]), 0)
+        found = self._compared(self._computed(self.replay([0]), 0), 0)
         if found is None:
             return None, None
         return found.verdict, accuracy_of(found.verdict, found.outputs if percentiles else {}, found.expected)
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
         """See :class:`Candidate`; the outputs are arrays of the peer, which are not poisoned."""
-        found = self._compared(run, which)
+        outputs = self._computed(run, which)
+        key = self, self.sets.data.seed, digest_of(outputs)
+        known = self.sets.compared
+        if known is not None and known[:3] == key and not self.sets.overwritten():
+            return known[3]
+        found = self._compared(outputs, which)
+        if found is not None and found.verdict.verified:
+            self.sets.compared = *key, found.verdict
         return found.verdict if found else None
 
-    def _compared(self, run: Callable[[], None], which: int) -> Comparison | None:
-        """Compare the outputs of a call on a set with the reference; None without a reference."""
+    def _computed(self, run: Callable[[], None], which: int) -> dict[str, np.ndarray[Any, Any]]:
+        """The outputs of a call on a set."""
         for case in self.sets.cases:
             case.reset()  # restores inputs that a variant updates in place
         if renew := self.calls[which].renew:
@@ -278,7 +291,10 @@ class PeerCandidate:
                 renew()
         run()
         self.sets.device.synchronize()
-        outputs = self.outputs(which)
+        return self.outputs(which)
+
+    def _compared(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:
+        """Compare the outputs of a call on a set with the reference; None without a reference."""
         if self.calls[which].random:
             return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}

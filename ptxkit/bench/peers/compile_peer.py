@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from types import FunctionType
 from typing import Any
 
+from ptxkit import environment
 from ptxkit.bench.peers.tensors import Torch
 from ptxkit.bench.peers.torch_ops import TorchOp
 from ptxkit.bench.peers.torch_peer import TorchPeer
+from ptxkit.files import user_directory
 
 
 class CompilePeer(TorchPeer):
@@ -25,7 +28,8 @@ class CompilePeer(TorchPeer):
         return f"{super().version()} compiled"
 
     def made(self, function: Callable[..., Any], definition: TorchOp, torch: Torch) -> Callable[..., Any]:
-        """See :meth:`TorchPeer.made`."""
+        """See :meth:`TorchPeer.made`. What torch compiles is kept in ptxkit's cache, if the user names no other directory."""
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_directory(environment.CACHE_DIR, "cache") / "torchinductor"))
         compiled: Callable[..., Any] = torch.module.compile(
             _copied(function), dynamic=False, fullgraph=True, mode=definition.mode
         )
