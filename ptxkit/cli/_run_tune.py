@@ -52,7 +52,8 @@ def run_tuned(kernel: str, numbers: Sequence[str], how: Request, count: int) -> 
     _show(tuning, tried, store.path_for(how.device.name) if winner is not None else None, how.as_json)
     for one in tried:
         if one.error:
-            to_stderr(f"{one.option.name} {one.option.resolved.tile}: {one.error.splitlines()[0]}", fg="yellow")
+            what = f"{one.option.name} {one.option.resolved.tile}".rstrip()  # there may be no tile
+            to_stderr(f"{what}: {one.error.splitlines()[0]}", fg="yellow")
     if winner is not None:
         store.record(how.device.name, winner)
     code = exit_code(tried)

@@ -96,7 +96,8 @@ def show(name: str, as_json: bool) -> int:
     ]
     for other in record.others:
         tile = " ".join(f"{k}={v}" for k, v in other.tile.items())
-        lines.append(("slower", f"{other.variant} {tile}: {_microseconds(other.time_us)}"))
+        what = f"{other.variant} {tile}".rstrip()  # there may be no tile
+        lines.append(("slower", f"{what}: {_microseconds(other.time_us)}"))
     for label, text in lines:
         click.echo(f"{label:<13} {text}")
     return 0

@@ -26,7 +26,8 @@ class PointerChase(Workload):
     """A chain of dependent loads: the time of a step is the latency of a load.
 
     The chain visits all lines of 128 bytes in a random order. Where the lines fit in L1 (256 of them are 32 KB), global_ca
-    reads from L1 and global_cg from L2; where they do not fit in L2, both read from device memory.
+    reads from L1 and global_cg from L2. Where they have many times the size of L2, both read from device memory: the launch
+    before writes to all lines, and as many of them as fit in L2 are read from there.
     """
 
     source = "pointer_chase.cu"
@@ -48,10 +49,12 @@ class PointerChase(Workload):
 
     def reference(self, next: np.ndarray[Any, Any]) -> dict[str, Any]:
         following = next[:, 0]
-        at, cycle = 0, [0]
-        while (at := int(following[at])) != 0:
-            cycle.append(at)
-        return {"end": np.array([cycle[self.steps % len(cycle)]], np.uint32)}
+        at, left, walked = 0, self.steps, 0
+        while left:
+            at, left, walked = int(following[at]), left - 1, walked + 1
+            if at == 0:  # a whole cycle
+                left, walked = left % walked, 0
+        return {"end": np.array([at], np.uint32)}
 
     def work(self) -> Work:
         return Work(flops=0, bytes=4 * self.steps)

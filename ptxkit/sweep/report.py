@@ -136,7 +136,8 @@ def failures(entries: Sequence[Entry]) -> list[str]:
     for status, group in groups.items():
         example = group[0]
         tile = " ".join(f"{k}={v}" for k, v in example.tile.items())
-        found.append(f"{len(group)} {words[status]}, such as {tile}: {example.error.splitlines()[0]}")
+        such = f", such as {tile}" if tile else ""
+        found.append(f"{len(group)} {words[status]}{such}: {example.error.splitlines()[0]}")
     return found
 
 

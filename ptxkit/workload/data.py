@@ -107,15 +107,17 @@ class Data:
                 place = f"{method}{self.workload.name}: {what.format(name)}"
                 raise DescriptionError(f"{place} is a masked array, and {why}; return .filled(value) of it")
 
-    def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
+    def tolerance_rule(
+        self, variant: Variant | None = None, own: Tolerance | Mapping[str, Tolerance] | None = None
+    ) -> Rule:
         """The rule from which the tolerance of each output follows.
 
         Args:
             variant: its tolerance, if it has one, replaces that of the workload.
-            own: tolerance of a peer or of the caller, which replaces both.
+            own: tolerance of a peer or of the caller, which replaces both; of all outputs, or of those that it names.
         """
         if own is not None:
-            return Rule(own, "as given", known=self._typical)
+            return self._rule(own, "as given")
         if variant is not None and variant.tolerance is not None:
             stated, origin = _of_variant(variant, self.workload), f"stated by variant {variant.name}"
             return self._rule(stated, origin)

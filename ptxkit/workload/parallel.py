@@ -59,9 +59,14 @@ def digest_of(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     for name, array in arrays.items():
         octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         total.update(f"{name} {array.dtype} {array.shape}\0".encode())
-        for part in in_threads(lambda block, o=octets: blake2b(o[block].data).digest(), blocks(octets.size, octets.size // 64)):
+        parts = [octets[block] for block in blocks(octets.size, octets.size // 64)]
+        for part in in_threads(_blake2b, parts):
             total.update(part)
     return total.digest()
+
+
+def _blake2b(octets: npt.NDArray[np.uint8]) -> bytes:
+    return blake2b(octets.data).digest()
 
 
 def by_rows(*names: str, summed: Sequence[str] = ()) -> Callable[[Reference], Reference]:

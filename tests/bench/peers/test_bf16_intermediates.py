@@ -1,0 +1,75 @@
+"""The tolerance of Triton's moe_routed accepts its arithmetic, computed here by numpy, and no wrong results."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ptxkit.bench.peers.triton_ops import with_bf16_intermediates
+from ptxkit.kernels.moe import product as moe
+from ptxkit.kernels.moe.moe_routed import BLOCK, MoeRouted, gated
+from ptxkit.workload.data import Data
+from ptxkit.workload.verify import compare_all
+
+SIZES = {"tokens": 96, "hidden": 512, "ffn": 1024, "experts": 8, "top_k": 2}
+
+
+def bf16(x):
+    return x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def computed(w, inputs, *, renormalize=True, activate=True, weight_factor=1.0, lost=None):
+    """What kernels with bf16 intermediate results compute. ``lost``: (expert, columns) whose results are zeros."""
+    expert, weight = gated(inputs["logits"], w.top_k, renormalize)
+    x, x_scales, w1, w1_scales, w2, w2_scales = (inputs[n] for n in ("x", "x_scales", "w1", "w1_scales", "w2", "w2_scales"))
+    results = np.zeros((w.tokens, w.top_k, w.hidden), np.float32)
+    for e in range(w.experts):
+        token, slot = np.nonzero(expert == e)
+        up, down = slice(e * 2 * w.ffn, (e + 1) * 2 * w.ffn), slice(e * w.hidden, (e + 1) * w.hidden)
+        both = bf16(moe.sums_of(x[token], w1[up]) * x_scales[token][:, None] * w1_scales[up])
+        both = both.reshape(len(token), w.ffn // BLOCK, 2, BLOCK)
+        gate, factor = (both[:, :, i].reshape(len(token), w.ffn) for i in range(2))
+        h, scales = moe.quantized((gate / (1 + np.exp(-gate)) if activate else gate) * factor, w.dtype)
+        found = moe.sums_of(h, w2[down]) * (scales * weight[token, slot] * weight_factor)[:, None] * w2_scales[down]
+        if lost and e == lost[0]:
+            found[:, lost[1]] = 0
+        results[token, slot] = bf16(found)
+    return {"y": results.sum(1).astype(ml_dtypes.bfloat16), "expert": expert, "weight": weight.astype(np.float32)}
+
+
+@pytest.fixture(params=["s8", "e4m3"], scope="module")
+def data(request):
+    data = Data(MoeRouted(**SIZES, dtype=request.param), 5)
+    assert data.expected
+    return data
+
+
+def verdict_of(data, outputs):
+    return compare_all(outputs, data.expected, data.tolerance_rule(own=with_bf16_intermediates(data.workload)))
+
+
+def test_results_with_bf16_intermediates_are_accepted(data):
+    verdict = verdict_of(data, computed(data.workload, data.inputs))
+    assert verdict.verified, verdict.explanation
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"renormalize": False},
+        {"activate": False},
+        {"weight_factor": 1.06},
+        {"lost": (3, slice(64, 128))},
+        {"lost": (3, slice(0, 16))},
+    ],
+)
+def test_wrong_results_are_refused(data, spoiled):
+    assert not verdict_of(data, computed(data.workload, data.inputs, **spoiled)).verified
+
+
+def test_another_expert_is_refused(data):
+    outputs = computed(data.workload, data.inputs)
+    outputs["expert"][95, 1] += 1
+    verdict = verdict_of(data, outputs)
+    assert (verdict.verified, verdict.mismatches) == (False, 1)
