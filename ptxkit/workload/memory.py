@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxkit.errors import UnavailableError
+from ptxkit.runtime.abilities import is_timed
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
@@ -17,7 +18,8 @@ HOST_BYTES_PER_BYTE = 3  # inputs, outputs, and the float64 reference with one f
 def check_memory(workload: Workload, device: Device) -> None:
     """Raise UnavailableError when the workload's sizes need more memory than the device or the host has free."""
     needed = workload.bytes_needed()
-    places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * needed, free_host_bytes())]
+    on_host = workload.work().bytes if is_timed(device) else needed  # temporaries of a GPU have no copies on the host
+    places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * on_host, free_host_bytes())]
     for place, wanted, free in places:
         if free is not None and wanted > free:
             raise UnavailableError(

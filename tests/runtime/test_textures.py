@@ -184,12 +184,23 @@ def test_arguments_that_are_invalid_for_every_array(make, message):
         (Texture(np.zeros(20, np.float32), "2d", shape=(20, 24)), "1,920 bytes; the array has 80"),
         (Texture(np.zeros((0, 24), np.float32)), "is empty"),
         (Surface(np.zeros((2, 3, 4, 5), np.float32)), "needs its kind"),
+        (Texture(np.zeros(131073, np.uint8)), "1d has a width of at most 131,072, not 131,073"),
+        (Texture(np.zeros((65537, 1), np.uint8)), "2d has a height of at most 65,536, not 65,537"),
+        (Texture(np.zeros((16385, 1, 1), np.uint8)), "3d has a depth of at most 16,384, not 16,385"),
+        (Texture(np.zeros((2049, 1), np.uint8), "1d_layered"), "1d_layered has at most 2,048 layers, not 2,049"),
+        (Texture(np.zeros((342, 6, 1, 1), np.uint8), "cube_layered"), "cube_layered has at most 341 layers, not 342"),
+        (Surface(np.zeros(32769, np.uint8)), "1d has a width of at most 32,768, not 32,769"),
     ],
 )
 def test_arrays_that_do_not_fit_are_reported_with_the_argument(image, message):
     kernel = ptxkit.compile(SOURCE, device=EmulatedDevice())["blur"]
     with pytest.raises(LaunchError, match=rf"blur: argument 1 'image'.*{message}"):
         kernel(image, np.zeros((20, 24), np.float32), 24, 20, **GRID)
+
+
+@pytest.mark.parametrize("shape", [(131072,), (65536, 1), (1, 131072), (1, 1, 16384)])
+def test_the_largest_textures_are_described(shape):
+    assert Texture(np.zeros(shape, np.uint8)).describe(4096).width == shape[-1]
 
 
 def test_a_texture_is_for_a_handle():

@@ -33,8 +33,11 @@ from ptxkit.runtime.texture.layout import (
     Sampling,
     Texels,
 )
+from ptxkit.targets.textures import texel_refusal
 
 _BY_RANK = {1: "1d", 2: "2d", 3: "3d"}
+DIMENSIONS = {"l": "layers", "f": "faces", "z": "depth", "y": "height", "x": "width"}
+"""Letter of :data:`KINDS` -> the name of the dimension."""
 _REAL = Rule(
     "a finite number",
     lambda value: (
@@ -104,14 +107,16 @@ class _Image:
             raise UsageError(f"{self._owner}: an array of shape {shape} needs its kind, one of {', '.join(KINDS)}")
         letters = KINDS[kind]
         if len(shape) != len(letters):
-            names = {"l": "layers", "f": "faces", "z": "depth", "y": "height", "x": "width"}
-            wanted = ", ".join(names[c] for c in letters)
+            wanted = ", ".join(DIMENSIONS[c] for c in letters)
             raise UsageError(f"{self._owner}: {kind} has the dimensions ({wanted}); the array's shape is {shape}")
         if not all(shape):
             raise UsageError(f"{self._owner}: the array of shape {shape} is empty")
         sizes = dict(zip(letters, shape, strict=True))
         if "f" in sizes and (sizes["f"] != 6 or sizes["y"] != sizes["x"]):
             raise UsageError(f"{self._owner}: {kind} has 6 square faces; the array's shape is {shape}")
+        named = {DIMENSIONS[letter]: size for letter, size in sizes.items()}
+        if (refusal := texel_refusal(kind, named, surface=self._owner == "Surface")) is not None:
+            raise UsageError(f"{self._owner}: {refusal}; use several, or another kind")
         return kind, sizes
 
     def _texels(self, address: int, sampling: Sampling | None, levels: int, always: bool) -> Texels:
