@@ -12,6 +12,7 @@ from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, uniform
 from ptxkit.kernels.elementwise import elementwise
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.sparse_compress import TYPES
+from ptxkit.workload.parallel import blocks, in_threads
 
 UNIT_ROUNDOFF = {"bf16": 2.0**-9, "f16": 2.0**-12}
 WEIGHTS = ("gate", "up", "down")
@@ -70,9 +71,13 @@ class GatedFfn(Workload):
         wide = np.float32 if self.tokens * self.hidden * self.ffn >= LARGE else np.float64
         x = x.astype(wide)
         g, u = x @ gate.astype(wide).T, x @ up.astype(wide).T
-        with np.errstate(over="ignore"):
-            g /= 1 + np.exp(-g)
-        g *= u
+
+        def activate(tokens: slice) -> None:
+            with np.errstate(over="ignore"):
+                g[tokens] /= 1 + np.exp(-g[tokens])
+            g[tokens] *= u[tokens]
+
+        in_threads(activate, blocks(len(g), g.size))
         return {"y": g @ down.astype(wide).T}
 
     def outputs(self) -> Mapping[str, Any]:
