@@ -167,6 +167,11 @@ def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encoder) -
         _tensor_map(bound, kernel, p, value, memory)
     elif isinstance(value, (Texture, Surface)):
         _texels(bound, kernel, p, value, memory)
+    elif p.texels and _is_array(value):
+        raise LaunchError(
+            f"{kernel}: {p.label} got {described(value)}; the kernel uses it as a cuda{p.texels}Object_t, pass "
+            f"ptxkit.{p.texels}(array)"
+        )
     elif p.kind in ("pointer", "word") or unused:
         _pointer(bound, kernel, p, value, memory)
     elif p.kind == "struct":

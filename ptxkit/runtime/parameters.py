@@ -21,7 +21,7 @@ from ptxkit.isa.model import Function, Variable
 from ptxkit.isa.parameter_types import CppType, parameter_types
 from ptxkit.runtime.debug_types import debug_parameters
 from ptxkit.runtime.elements import Element, element_of, numpy_dtype
-from ptxkit.runtime.pointers import addresses
+from ptxkit.runtime.pointers import addresses, handles
 from ptxkit.runtime.source_names import parameter_names
 from ptxkit.runtime.source_types import source_types
 
@@ -40,6 +40,7 @@ class Parameter:
         size, offset, align: bytes, in the parameter buffer.
         cpp: the C++ type, ``""`` when it is not known.
         element: the elements of arrays that a pointer accepts; None if it accepts all.
+        texels: ``"Texture"`` or ``"Surface"`` if the kernel uses it as the handle of such an object, else ``""``.
     """
 
     index: int
@@ -52,6 +53,7 @@ class Parameter:
     signed_known: bool = True
     cpp: str = ""
     element: Element | None = None
+    texels: str = ""
 
     @property
     def label(self) -> str:
@@ -90,10 +92,14 @@ def parameters_of(
         at = -(-at // align) * align
         kind, dtype, known, cpp = reader.kind(index)
         element = reader.element(index) if kind == "pointer" else None
-        out.append(Parameter(index, names[index], kind, dtype, variable.bytes, at, align, known, cpp, element))
+        texels = reader.texels.get(variable.name, "") if variable.bytes == 8 and kind in HANDLES else ""
+        out.append(Parameter(index, names[index], kind, dtype, variable.bytes, at, align, known, cpp, element, texels))
         at += variable.bytes
     return tuple(out)
 
+
+HANDLES = ("int", "bits", "word")
+"""The kinds of 64 bits that may be the handle of a texture or surface object."""
 
 Kind = tuple[str, "np.dtype[Any] | None", bool, str]
 
@@ -125,6 +131,11 @@ class _Reader:
     def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
         """Determined only if the name and the signature leave it open."""
         return addresses(self.function)
+
+    @cached_property
+    def texels(self) -> dict[str, str]:
+        """Determined only if a parameter has 64 bits and is no pointer."""
+        return handles(self.function)
 
     def kind(self, index: int) -> Kind:
         """(kind, dtype, whether the signedness is known, C++ type)."""

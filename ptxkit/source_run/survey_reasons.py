@@ -11,11 +11,26 @@ from ptxkit.compiler.host_code.headers import wheel_of
 
 LINKING = "separate compilation"
 MISSING_HEADER = "missing header"
+PART = "part of another source"
+UNDECLARED = "undeclared name"
+PLATFORM = "another platform"
 NOT_TEXT = "not readable"
 TIME_LIMIT = "time limit"
 CRASH = "crash"
 UNAVAILABLE = "not available here"
 OTHER = "other error"
+
+PLATFORMS = {
+    "hip/": "AMD's HIP",
+    "rocwmma/": "AMD's HIP",
+    "rocprim/": "AMD's HIP",
+    "musa": "Moore Threads' MUSA",
+    "mudnn": "Moore Threads' MUSA",
+    "mublas": "Moore Threads' MUSA",
+    "sycl/": "SYCL",
+    "CL/": "OpenCL",
+}
+"""The beginning of a header's name -> the platform whose sources include it."""
 
 _NOT_OPENED = re.compile(r'cannot open source file "([^"]+)"')
 _NOT_FOUND = re.compile(r"headers that were not found: ([^(\n]+?) \(")
@@ -73,6 +88,9 @@ def with_directories(reason: Reason, files: Mapping[str, Sequence[PurePath]]) ->
     advice: dict[str, None] = {}
     unknown = []
     for header in reason.headers:
+        if platform := next((name for start, name in PLATFORMS.items() if header.startswith(start)), ""):
+            return Reason(PLATFORM, f"compile it with the tools of {platform}, for which it is written ({header})")
+    for header in reason.headers:
         wanted = PurePath(header).parts
         found = [p for p in files.get(wanted[-1], ()) if p.parts[-len(wanted) :] == wanted]
         if found:
@@ -105,13 +123,13 @@ def _undeclared(match: re.Match[str], log: str) -> Reason:
         return with_directories(Reason(MISSING_HEADER, "", missing), {})
     name = match[1] or ""
     if not name:
-        return Reason("undeclared name", "include the header that declares the namespace or class that the error names")
+        return Reason(UNDECLARED, "include the header that declares the namespace or class that the error names")
     if re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         return Reason(
-            "undeclared name", f"define the macro as the build does: --define {name}=VALUE; or include its header"
+            UNDECLARED, f"define the macro as the build does: --define {name}=VALUE; or include its header"
         )
     return Reason(
-        "undeclared name", f"include the header that declares {name}, or the source that this one is included by"
+        UNDECLARED, f"include the header that declares {name}, or the source that this one is included by"
     )
 
 

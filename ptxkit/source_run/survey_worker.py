@@ -27,7 +27,8 @@ from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.source_run.entries import templates
-from ptxkit.source_run.survey_reasons import NOT_TEXT, OTHER, UNAVAILABLE, Reason, reason_of
+from ptxkit.source_run.survey_parts import reason_of_part
+from ptxkit.source_run.survey_reasons import MISSING_HEADER, NOT_TEXT, OTHER, UNAVAILABLE, UNDECLARED, Reason, reason_of
 from ptxkit.targets import TARGETS
 
 DEFAULT_TARGET = "sm_90a"
@@ -51,7 +52,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         found = _ptx(path, asked) if path.suffix == ".ptx" else _cuda(path, asked)
     except PtxkitError as error:
-        found = _failure(error)
+        found = _failure(error, path)
     except (OSError, MemoryError, RecursionError, ValueError) as error:
         found = {
             "error": f"{type(error).__name__}: {error}".strip(),
@@ -62,7 +63,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return {"verdict": "fails", "kernels": 0, **found, "seconds": time.perf_counter() - begin}
 
 
-def _failure(error: PtxkitError) -> dict[str, Any]:
+def _failure(error: PtxkitError, path: Path) -> dict[str, Any]:
     log = (error.log if isinstance(error, CompileError) else "") or str(error)
     if isinstance(error, UnavailableError):
         reason = Reason(UNAVAILABLE, "install what the error names (ptxkit doctor)")
@@ -70,6 +71,8 @@ def _failure(error: PtxkitError) -> dict[str, Any]:
         reason = Reason(NOT_TEXT, "correct what the error names: a source is UTF-8 text without NUL bytes")
     else:
         reason = reason_of(f"{log}\n{error}")
+        if reason.name in (UNDECLARED, MISSING_HEADER) and path.suffix == ".cu":
+            reason = reason_of_part(path) or reason
     return {
         "error": _one_line(str(error)),
         "reason": reason.name,

@@ -74,6 +74,41 @@ ACCEPTED = {
         HD + "__device__ float f(double v) { return -v; }\nHD inline float f(float v) { return 2 * v + 1; }\n",
         {},
     ),
+    "static and other member functions told apart by their results": (
+        "A<2>{}.f() * x[i] + A<-1>{1}.g(0)",
+        (
+            "#include <type_traits>\ntemplate <int b> struct A {\n    int v = 7;\n"
+            "    template <int B = b> HDS static constexpr std::enable_if_t<(B > 0), int> f() { return B; }\n"
+            "    template <int B = b> HDS std::enable_if_t<(B == -1), int> f() const { return v; }\n"
+            "    template <int B = b> HDS static auto g(int n) -> std::enable_if_t<(B > 0), int> { return B + n; }\n"
+            "    template <int B = b> HDS auto g(int n) const -> std::enable_if_t<(B == -1), int> { return v + n; }\n};\n"
+        ).replace("HDS", "__host__ __device__"),
+        {},
+    ),
+    "a macro for device code and host code": (
+        "two() * x[i] + one()",
+        (
+            "#define OP(name, v) __device__ float name() { return v; } \\\n    void host_##name() { std::cout << v; }\n"
+            "#define BOTH(a, b) OP(a, 2.0f) OP(b, 1.0f)\nBOTH(two,\n     one)\n"
+        ),
+        {},
+    ),
+    "a header in brackets that lies beside the source": (
+        "2 * x[i] + ONE",
+        "#include <only_here.cuh>\n",
+        {"only_here.cuh": "#define ONE 1.0f\n"},
+    ),
+    "a library's header with host functions": (
+        "cute::twice(x[i]) + 1",
+        "#include <cute/mixed.hpp>\n",
+        {
+            "include/cute/mixed.hpp": (
+                "#pragma once\n#include <iostream>\n#define CUTE_HOST_DEVICE __host__ __device__\nnamespace cute {\n"
+                "CUTE_HOST_DEVICE float twice(float v) { return 2 * v; }\n"
+                "static inline __host__ void show() { std::cout << 1; }\n}\n"
+            )
+        },
+    ),
     "conditional __constant__": (
         "t[0] * x[i] + t[1]",
         "#if defined __CUDACC__\n#define C __constant__\n#else\n#define C\n#endif\nC float t[2] = {2, 1};\n",
@@ -336,7 +371,7 @@ def write(directory, before, value, files=None):
     """The source k.cu with its headers. Returns its path."""
     for name, text in (files or {}).items():
         file = directory / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     source = directory / "k.cu"
     source.write_text("#include <iostream>\n" + before + KERNEL.replace("VALUE", value))

@@ -9,7 +9,7 @@ import pytest
 
 import ptxkit
 from ptxkit import Surface, Texture
-from ptxkit.errors import LaunchError, TrapError, UsageError
+from ptxkit.errors import LaunchError, TrapError, UnsupportedError, UsageError
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute, registry
 
@@ -201,6 +201,54 @@ def test_arrays_that_do_not_fit_are_reported_with_the_argument(image, message):
 @pytest.mark.parametrize("shape", [(131072,), (65536, 1), (1, 131072), (1, 1, 16384)])
 def test_the_largest_textures_are_described(shape):
     assert Texture(np.zeros(shape, np.uint8)).describe(4096).width == shape[-1]
+
+
+@pytest.mark.parametrize("linkage", ["", 'extern "C"'])
+@pytest.mark.parametrize(
+    "parameter, use, kind",
+    [
+        ("cudaTextureObject_t image", "y[0] = tex2D<float>(image, 0.5f, 0.5f)", "Texture"),
+        ("cudaSurfaceObject_t image", "surf2Dwrite(y[0], image, 0, 0)", "Surface"),
+    ],
+)
+def test_an_array_in_place_of_an_object_is_refused_before_the_launch(linkage, parameter, use, kind):
+    kernel = ptxkit.compile(f"{linkage} __global__ void k({parameter}, float* y) {{ {use}; }}", device=EmulatedDevice())["k"]
+    image, y = np.ones((2, 2), np.float32), np.zeros(1, np.float32)
+    with pytest.raises(LaunchError, match=rf"argument 1 'image'.* a cuda{kind}Object_t, pass ptxkit\.{kind}\(array\)"):
+        kernel(image, y, grid=1, block=1)
+    kernel({"Texture": Texture, "Surface": Surface}[kind](image), y, grid=1, block=1)
+
+
+def test_a_fault_of_a_texture_function_names_the_line_that_calls_it():
+    source = """__device__ float sample(cudaTextureObject_t t)
+{
+    return tex2D<float>(t, 0.5f, 0.5f);
+}
+__global__ void k(cudaTextureObject_t t, float* y) { y[0] = sample(t); }
+"""
+    kernel = ptxkit.compile(source, device=EmulatedDevice())["k"]
+    with pytest.raises(TrapError, match=r"source\.cu:3\) tex\.2d\S*: thread .* 0x7 is no texture") as error:
+        kernel(np.uint64(7), np.zeros(1, np.float32), grid=1, block=1)
+    assert "nvrtc_builtin" not in str(error.value)
+
+
+def test_a_texture_reference_is_refused_by_name_before_the_launch():
+    text = """.version 8.0
+.target sm_90a
+.address_size 64
+.global .texref image;
+.visible .entry k(.param .u64 y)
+{
+    .reg .f32 %f<5>;
+    .reg .s32 %r<2>;
+    mov.s32 %r1, 0;
+    tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [image, {%r1}];
+    ret;
+}
+"""
+    kernel = ptxkit.compile(text, device=EmulatedDevice())["k"]
+    with pytest.raises(UnsupportedError, match=r"image is one of the \.texref.*CUDA 12 has no .*pass objects as arguments"):
+        kernel(np.zeros(1, np.float32), grid=1, block=1)
 
 
 def test_a_texture_is_for_a_handle():

@@ -9,7 +9,19 @@ import pytest
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.source_run import survey as surveys
 from ptxkit.source_run.survey import Settings, Survey, Surveyed, Verdict, find
-from ptxkit.source_run.survey_reasons import CRASH, OTHER, TIME_LIMIT, missing_headers, reason_of, with_directories
+from ptxkit.source_run.survey_reasons import (
+    CRASH,
+    MISSING_HEADER,
+    OTHER,
+    PART,
+    PLATFORM,
+    TIME_LIMIT,
+    UNDECLARED,
+    Reason,
+    missing_headers,
+    reason_of,
+    with_directories,
+)
 from ptxkit.source_run.survey_worker import answer
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
@@ -196,6 +208,22 @@ def test_a_missing_header_is_found_in_the_folders():
 
 
 # the processes
+
+
+def test_a_part_of_another_source_is_named_with_it(tmp_path):
+    written(tmp_path, whole_cu='#define fp float\n#include "./part.cu"\n', part_cu=KERNEL.replace("float", "fp"))
+    (tmp_path / "below").mkdir()
+    written(tmp_path / "below", part_cu=KERNEL.replace("float", "fp"))
+    found = answer(asked(tmp_path / "part.cu"))
+    assert (found["verdict"], found["reason"]) == ("fails", PART)
+    assert found["hint"] == f"compile {tmp_path / 'whole.cu'}, which includes this file after declaring what it needs"
+    assert answer(asked(tmp_path / "below" / "part.cu"))["reason"] == UNDECLARED
+    assert answer(asked(tmp_path / "whole.cu"))["kernels"] == 1
+
+
+def test_a_source_for_another_platform_is_named():
+    reason = with_directories(Reason(MISSING_HEADER, "", ("own.h", "hip/hip_bf16.h")), {})
+    assert (reason.name, "AMD's HIP" in reason.hint) == (PLATFORM, True)
 
 
 def test_a_crash_and_an_endless_compilation_end_one_file_only(stand_in):

@@ -29,6 +29,8 @@ from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.request import Request, defined_macros
 from ptxkit.errors import CompileError
 
+HOST_FUNCTION = "explicitly marked as a __host__ function is not allowed"
+STATIC_OVERLOAD = "static and nonstatic member functions with same parameter types cannot be overloaded"
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
 _HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream|vector|string)>")
 _ERROR = re.compile(
@@ -217,7 +219,7 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
         try:
             return build(wanted)
         except CompileError as error:
-            if _add_headers(found.headers, error):
+            if _add_headers(found.headers, error) or _open_libraries(found.headers, holders, error):
                 continue
             if option := _helpful_option(error, request.options, tried, holders):
                 tried.add(option)
@@ -242,6 +244,9 @@ def _leave_out(part: DevicePart, holders: dict[str, list[int]], error: CompileEr
         piece = part.find(holders.get(file, ()), line, column)
         if piece is not None and all(piece is not known for known, _ in found):
             found.append((piece, message))
+    overloaded = [part.overload(piece) for piece, message in found if STATIC_OVERLOAD in message]
+    if any(overloaded):
+        return True
     for gentle in (True, False):
         changed = False
         for piece, message in found:
@@ -268,6 +273,13 @@ def _add_headers(headers: Headers, error: CompileError) -> bool:
     headers.memory[PRELUDE_NAME] += "".join(lines)
     supplied = [headers.supply(name) for name in re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))]
     return bool(lines) or any(supplied)
+
+
+def _open_libraries(headers: Headers, holders: Mapping[str, list[int]], error: CompileError) -> bool:
+    """Leave out the host functions of library headers that NVRTC refuses. Returns whether there were such headers."""
+    files = {file for file, _, _, message in _places(error) if HOST_FUNCTION in message and file not in holders}
+    opened = [file for file in sorted(files) if headers.open_library(file)]
+    return bool(opened)
 
 
 def _explained(error: CompileError, found: Extraction) -> CompileError:

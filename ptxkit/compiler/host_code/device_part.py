@@ -92,7 +92,7 @@ class Piece:
         device: whether it is device code. member: whether of a class.
         special: ``"constructor"``, ``"destructor"``, ``"virtual"`` or "".
         state: ``"kept"``; ``"annotated"``: ``__device__`` is inserted; ``"declared"``: without its body, so that a use is an
-            error; ``"gone"``.
+            error; ``"gone"``; ``"instance"``: a static member function as one that is ``const`` instead.
         reason: why it is not kept.
         fixed: it is part of a macro's expansion that holds other things, too, and cannot be changed alone.
         overrides: a virtual function says that it overrides one. shadows: without it, device code might take a variable of the
@@ -213,6 +213,8 @@ class DevicePart:
                 where = self._exact(piece.insert)
                 if where is not None and where[0] is inclusion:
                     changes.append((where[1], "__device__ "))
+            if piece.state == "instance":
+                changes += [(at, text) for where, at, text in self._as_instance(piece) if where is inclusion]
             if piece.state in ("gone", "declared"):
                 start = piece.start if piece.state == "gone" else piece.tail
                 ranges = [(a, b) for one, a, b in self.unit.places(start, piece.end) if one is inclusion]
@@ -222,6 +224,9 @@ class DevicePart:
                     changes.append((first[1], _replacement(piece)))
         for start, end in [*gone, *_other_branches(inclusion, gone)]:
             _blank(out, start, end)
+        for at, text in changes:
+            if not text:  # the word "static"
+                _blank(out, at, at + len("static"))
         is_kept = {i.start for i in inclusion.includes if i.inclusion is not None}
         for start, end, keyword in inclusion.directives:
             inside = any(a <= start and end <= b for a, b in gone)
@@ -243,6 +248,33 @@ class DevicePart:
         for at, text in changes:
             _put(out, at, text)
         return out
+
+    def _as_instance(self, piece: Piece) -> list[tuple[Inclusion, int, str]]:
+        """The file, offset and text of two changes: no ``static``, and ``const`` after the parameters; [] if impossible."""
+        head = _COMMENT_OR_STRING.sub(lambda m: " " * len(m[0]), self.unit.text[piece.start : piece.tail])
+        word = re.search(r"\bstatic\b", head)
+        arrow = head.rfind("->")
+        end = piece.start + arrow if arrow >= 0 else piece.tail
+        if piece.fixed or piece.tail < 0 or word is None:
+            return []
+        places = self._exact(piece.start + word.start()), self._exact(end)
+        return [(*place, text) for place, text in zip(places, ("", " const "), strict=True) if place is not None]
+
+    def overload(self, piece: Piece) -> bool:
+        """Let a member function be overloaded by static ones with the same parameters, of which only one can be called.
+
+        Compilers of the host accept such templates, whose results ``enable_if`` tells apart; NVRTC follows the standard
+        ([over.load]). The static ones become member functions that do not use their object.
+
+        Returns:
+            Whether there was such a function.
+        """
+        found = False
+        for one in self.pieces:
+            same = one.owner is piece.owner and one.name == piece.name and one.kind == "function" and one.state == "kept"
+            if same and len(self._as_instance(one)) == 2:
+                one.state, found = "instance", True
+        return found
 
     def _exact(self, at: int) -> tuple[Inclusion, int] | None:
         """The file and offset of a character of the translation unit; None inside an expansion."""
@@ -430,21 +462,36 @@ def device_part(
     Raises:
         UnavailableError: tree-sitter is not installed.
     """
-    unit = preprocess(path, text, find, predefined or {"__CUDACC__": "1", "__CUDACC_RTC__": "1"}, prelude)
-    part = DevicePart(unit)
-    qualifiers = frozenset((*DEVICE_WORDS, *DEVICE_MACROS, *unit.device_macros))
-    reader = _Reader(part, qualifiers)
-    reader.read(unit.text)
-    _separate_shared(part)
+    predefined = predefined or {"__CUDACC__": "1", "__CUDACC_RTC__": "1"}
+    part, qualifiers = _pieces(preprocess(path, text, find, predefined, prelude))
+    if mixed := _mixed_expansions(part):
+        # once more with these macro calls expanded in the files, so that each piece of an expansion can be changed alone
+        written = _expanded_in_place(part, mixed)
+
+        def find_expanded(name: str, quoted: bool, includer: str) -> tuple[str, str] | str | None:
+            found = find(name, quoted, includer)
+            return (found[0], written.get(found[0], found[1])) if isinstance(found, tuple) else found
+
+        part, qualifiers = _pieces(preprocess(path, written.get(path, text), find_expanded, predefined, prelude))
+    unit = part.unit
+    _fix_shared(part)
     _delete_what_is_named(part)
     for inclusion in unit.inclusions:
         _read_inactive(part, inclusion, qualifiers)
     return part
 
 
-def _separate_shared(part: DevicePart) -> None:
-    """Fix the pieces that begin or end within the expansion of a macro that holds other pieces, too."""
-    holders: dict[int, list[Piece]] = {}
+def _pieces(unit: Unit) -> tuple[DevicePart, frozenset[str]]:
+    """The declarations of a translation unit, and the words that make one device code."""
+    part = DevicePart(unit)
+    qualifiers = frozenset((*DEVICE_WORDS, *DEVICE_MACROS, *unit.device_macros))
+    _Reader(part, qualifiers).read(unit.text)
+    return part, qualifiers
+
+
+def _shared(part: DevicePart) -> list[tuple[Segment, list[Piece]]]:
+    """The expansions of macros that hold several pieces, or pieces and other things, of which some are not left out."""
+    holders: dict[int, tuple[Segment, list[Piece]]] = {}
     for piece in part.pieces:
         for segment in part.unit.between(piece.start, piece.end):
             if segment.exact or (piece.start <= segment.at and segment.at + segment.length <= piece.end):
@@ -453,11 +500,41 @@ def _separate_shared(part: DevicePart) -> None:
             before = inside[: max(0, piece.start - segment.at)].strip()
             after = inside[max(0, piece.end - segment.at) :].strip() if piece.end < segment.at + segment.length else ""
             if before or after.strip(";"):
-                holders.setdefault(segment.at, []).append(piece)
-    for pieces in holders.values():
-        if any(p.owner is not None or p.state != "gone" for p in pieces):
-            for piece in pieces:
-                piece.fixed, piece.state = True, "kept"
+                holders.setdefault(segment.at, (segment, []))[1].append(piece)
+    return [held for held in holders.values() if any(p.owner is not None or p.state != "gone" for p in held[1])]
+
+
+def _fix_shared(part: DevicePart) -> None:
+    """Fix the pieces that begin or end within the expansion of a macro that holds other pieces, too."""
+    for _, pieces in _shared(part):
+        for piece in pieces:
+            piece.fixed, piece.state = True, "kept"
+
+
+def _mixed_expansions(part: DevicePart) -> list[Segment]:
+    """The macro calls that expand to whole declarations, some of which are host code, in files that are entered once."""
+    entered = [inclusion.path for inclusion in part.unit.inclusions]
+    found = []
+    for segment, pieces in _shared(part):
+        outer = [p for p in pieces if p.owner is None]
+        whole = all(segment.at <= p.start and p.end <= segment.at + segment.length for p in outer)
+        is_mixed = whole and len(outer) > 1 and any(not p.device and p.kind == "function" for p in outer)
+        name = re.match(r"\w+", segment.inclusion.text[segment.start :])
+        again = name is None or re.search(rf"\b{name[0]}\b", part.unit.text[segment.at : segment.at + segment.length])
+        if is_mixed and not again and entered.count(segment.inclusion.path) == 1:
+            found.append(segment)
+    return found
+
+
+def _expanded_in_place(part: DevicePart, segments: list[Segment]) -> dict[str, str]:
+    """Path -> text of each file that has the macro calls, with their expansions in place of them; lines keep their numbers."""
+    texts: dict[str, str] = {}
+    for one in sorted(segments, key=lambda s: s.start, reverse=True):
+        text = texts.get(one.inclusion.path, one.inclusion.text)
+        expansion = part.unit.text[one.at : one.at + one.length].replace("\n", " ")
+        lines = "\n" * one.inclusion.text.count("\n", one.start, one.end)
+        texts[one.inclusion.path] = f"{text[: one.start]}{expansion}{lines}{text[one.end :]}"
+    return texts
 
 
 def _delete_what_is_named(part: DevicePart) -> None:

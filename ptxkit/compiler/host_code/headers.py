@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from ptxkit.compiler.cache import digest
-from ptxkit.compiler.host_code.device_part import DevicePart, Dropped
+from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, device_part
 from ptxkit.compiler.host_code.preprocessor import Inclusion
 from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.standard_headers import STANDARD_HEADERS
@@ -324,6 +324,24 @@ class Headers:
         self.memory[name] = _from_libcudacxx(name, self.search) if name in LIBCUDACXX else "#pragma once\n"
         return True
 
+    def open_library(self, file: str) -> bool:
+        """Put the device part of a library's header, which is otherwise used as it is, into memory; False if it was before.
+
+        Args:
+            file: its path, as the compiler names it.
+        """
+        path = Path(file)
+        root = next((root for root in (*self.roots, *self.search) if path.is_relative_to(root)), None)
+        if root is None or file.startswith(self.own):
+            return False
+        name = str(path.relative_to(root))
+        if name in self.memory or not self._is_file(path):
+            return False
+        data = path.read_bytes()
+        self.read[file] = digest(data)
+        self.memory[name] = device_part(data.decode("utf-8-sig", errors="replace"), file).text
+        return True
+
     def dropped(self, part: DevicePart) -> list[Dropped]:
         """The includes that are left out."""
         return [
@@ -347,8 +365,8 @@ class Headers:
             path = Path(place) / name
             if self._is_file(path):
                 return path.resolve()
-        if not quoted and "/" not in name:
-            return None
+        if not quoted and (name in HOST_ONLY or name in LIBCUDACXX or not Path(name).suffix):
+            return None  # a file nearby with the name of a header of the system is another one
         return self._nearby(name, Path(directory)) or self._in_wheel(name)
 
     def _in_wheel(self, name: str) -> Path | None:

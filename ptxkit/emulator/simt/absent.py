@@ -62,11 +62,13 @@ WHOLE_GRADIENTS = Absent(
     examples=(f"tex.grad.2d.v4.f32.s32 {_RESULT}, [%rd1, {{%r1, %r2}}], {{%f1, %f2}}, {{%f3, %f4}};",),
 )
 
+REFERENCES = Absent(
+    ".texref, .samplerref and .surfref variables of module scope",
+    "nothing binds them: CUDA 12 has no texture and surface references any more; pass objects as arguments",
+)
+
 ABSENT = (
-    Absent(
-        ".texref, .samplerref and .surfref variables of module scope",
-        "nothing binds them: CUDA 12 has no texture and surface references any more; pass objects as arguments",
-    ),
+    REFERENCES,
     Absent(
         "alloca, stacksave, stackrestore",
         "the emulator determines the local memory of a thread before the launch; use an array of a fixed size",

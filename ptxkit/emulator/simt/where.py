@@ -21,8 +21,9 @@ class Where:
     def __str__(self) -> str:
         i = self.instruction
         place = f"{self.path}:{i.line}"
+        lines = source_lines(i)
         if i.loc is not None and i.loc.file != self.path:
-            place += f" ({i.loc})"
+            place += f" ({lines[0]})"
         return f"{place} {i.opcode}"
 
 
@@ -32,13 +33,18 @@ def named(where: Where) -> str:
     return f"{where}, called at {callers[-1]}" if callers else str(where)
 
 
+BUILTINS = "__nv_nvrtc_builtin_header.h"
+"""The name of NVRTC's own header in line tables. It is no file, and its functions, such as those of textures, are inlined."""
+
+
 def source_lines(i: Instruction) -> list[str]:
-    """Source lines of an instruction, innermost first."""
+    """Source lines of an instruction, innermost first, without those of NVRTC's own header, if it was called from others."""
     found, loc = [], i.loc
     while loc is not None:
-        found.append(str(loc))
+        found.append(loc)
         loc = loc.inlined_at
-    return found
+    own = [loc for loc in found if loc.file.rpartition("/")[2] != BUILTINS]
+    return [str(loc) for loc in own or found]
 
 
 def lanes_text(lanes: Mask) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Lanes, Mask, Results
-from ptxkit.emulator.simt.absent import SAMPLER
+from ptxkit.emulator.simt.absent import REFERENCES, SAMPLER
 from ptxkit.emulator.simt.step import S32, U32, U64, Binding, Typed
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.texture.texels import GEOMETRIES, TexelObject
@@ -42,7 +42,8 @@ class ObjectOperand:
         base, offset = b.address(operand)
         if offset:
             raise b.fail("a texture or surface has no offset")
-        self.named = isinstance(base, Symbol)
+        if isinstance(base, Symbol):
+            raise b.fail(f"{base.name} is one of the {REFERENCES.forms}; {REFERENCES.reason}")
         coordinates = operand.coordinates
         if geometry and not coordinates and len(operand.extra) == 1:
             coordinates = operand.extra  # a single coordinate may stand without braces
@@ -88,8 +89,6 @@ class ObjectOperand:
             if not isinstance(found, TexelObject):
                 found = None
                 wrong = f"{int(handle):#x} is no texture or surface object"
-                if self.named:
-                    wrong = "nothing is bound to this variable; pass a texture object as an argument instead"
             elif surface is not None and (found.sampler is None) != surface:
                 wrong = f"the handle is that of {found.describe()}"
             elif self.geometry and not self._fits(found):
