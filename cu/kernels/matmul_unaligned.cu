@@ -42,7 +42,7 @@ struct ElementOutput {
     static __device__ __forceinline__ float as_f32(T x) { return Convert<T>::low(x.bits); }
 
     __device__ __forceinline__ float bias_of(unsigned col) const {
-        if constexpr (EPILOGUE & BIAS_GELU) return col < n ? as_f32(bias[col]) : 0.0f;
+        if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) return col < n ? as_f32(bias[col]) : 0.0f;
         else return 0.0f;
     }
 
@@ -62,6 +62,7 @@ struct ElementOutput {
         T& out = c[static_cast<size_t>(row) * pitch + col];
         if constexpr (EPILOGUE & ALPHA) x *= alpha;
         if constexpr (EPILOGUE & BETA) x = fmaf(beta, as_f32(out), x);
+        if constexpr (EPILOGUE & ADD_BIAS) x += column_bias;
         if constexpr (EPILOGUE & BIAS_GELU) x = activate<GELU>(x + column_bias);
         out = Convert<T>::from_f32(x);
     }

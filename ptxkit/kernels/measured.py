@@ -328,13 +328,6 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             GemmTiles((128, 256), 99, ({},), min_side=128),
             GemmTiles((64, 128), 0, ({**one_consumer, "CLUSTER_M": 1},)),
         ),
-        "matmul_wgmma:step8_tma_store": (
-            # reading half as much from L2 is faster for these sizes, and slower for smaller ones
-            GemmTiles((128, 256), 99, ({"CLUSTER_M": 2, "GROUP": 8},), min_side=8192),
-            GemmTiles((128, 256), 99, ({},)),
-            GemmTiles((128, 128), 99, ({"BN": 128, "STAGES": 5},)),
-            GemmTiles((64, 128), 0, (one_consumer,)),
-        ),
     }
 
 

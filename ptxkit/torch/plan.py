@@ -82,30 +82,39 @@ class Layout:
 
 
 def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> ResolvedVariant:
-    """The first candidate that the device can run at its sizes, resolved; one that ``run --tune`` recorded as the fastest on
-    this GPU model precedes the others of its description.
+    """The first candidate that the device can run at its sizes and to which its description does not object there (``slower``
+    of a variant), resolved; if it objects to all, the first of them. One that ``run --tune`` recorded as the fastest on this
+    GPU model precedes the others of its description, whatever the description says.
 
     Raises:
         PtxkitError: none can; the error is that of the last candidate.
     """
     error: PtxkitError | None = None
-    for workload, variant in _tuned_first(candidates, device):
+    slower: ResolvedVariant | None = None
+    won = _tuned(candidates, device)
+    for workload, variant in [*won, *(c for c in candidates if c not in won)]:
         default = device.target or lowest_target(())
         target = default if device.target or missing(variant.requires, default) is None else None
         try:
             if reason := lacking(variant, device, workload.name):
                 raise UnavailableError(reason)
-            return resolve(workload, variant, target, device=device)
+            found = resolve(workload, variant, target, device=device)
         except (UnavailableError, UsageError) as refused:
             error = refused
+            continue
+        if (workload, variant) in won or variant.slower is None or not variant.slower(found.workload):
+            return found
+        slower = slower or found
+    if slower is not None:
+        return slower
     assert error is not None
     raise error
 
 
-def _tuned_first(
+def _tuned(
     candidates: Sequence[tuple[Workload, Variant]], device: Device
 ) -> Sequence[tuple[Workload, Variant]]:
-    """The candidates, with those that are recorded winners at their sizes first."""
+    """The candidates that are recorded winners at their sizes."""
     won = []
     for workload, variant in candidates:
         target = device.target or lowest_target(())
@@ -114,7 +123,7 @@ def _tuned_first(
         mine = found is not None and found.variant == variant.name
         if mine and lookup.applies(found, bound, partial(as_recorded, target)):
             won.append((workload, variant))
-    return [*won, *(c for c in candidates if c not in won)] if won else candidates
+    return won
 
 
 class Plan:

@@ -326,10 +326,12 @@ ELEMENTWISE = (
 
 TENSOR_CORES = (
     ("matmul_tcgen05", "step8_tma_store"),
+    ("matmul_wgmma", "step10_split_k"),  # for a long k and few results
+    ("matmul_wgmma", "step9_swapped"),  # for few rows of a
     ("matmul_wgmma", "step8_tma_store"),
     ("matmul_mma", "step5_coalesced"),
 )
-"""Matrix products of 16-bit types, best first."""
+"""Matrix products of 16-bit types, best first; those to which their description objects at the sizes of a call are left out."""
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -504,7 +506,7 @@ PRODUCTS = (
     ),
     Operation(
         "linear_layernorm_gelu",
-        of("linear_layernorm_gelu", ("row_kernels_wgmma", "row_kernels")),
+        of("linear_layernorm_gelu", ("row_kernels_swapped", "row_kernels_wgmma", "row_kernels")),
         (
             TensorArgument("x", "*rows hidden"),
             TensorArgument("weight", "features hidden", "w"),

@@ -74,6 +74,11 @@ def test_epilogues(device, step):
     check(device, step, 33, 37, 41, SMALL, alpha=-1.5, beta=0.25, epilogue="bias_gelu", dtype="f16")
 
 
+def test_a_bias_without_gelu(device):
+    check(device, BY_THREADS, 33, 37, 41, SMALL, epilogue="bias", dtype="f16")
+    check(device, "step9_swapped", 9, 40, 136, {"TOKENS": 16}, epilogue="bias")
+
+
 def test_stores_that_wgmma_may_not_see_are_found(monkeypatch):
     """The threads' stores reach wgmma by the fence of the async proxy alone."""
 

@@ -19,8 +19,8 @@ __device__ __forceinline__ TileIndex grouped_tile(unsigned index, unsigned rows,
     return {first + within % height, within / height};
 }
 
-// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only if its bit is set.
-enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4 };
+// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only if its bit is set; ADD_BIAS without gelu.
+enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4, ADD_BIAS = 8 };
 
 // The epilogue of a product. c is m x n, row-major, n even; bias has n elements. T: bf16 or f16.
 //
@@ -48,10 +48,10 @@ struct Output {
             x = fmaf(beta, Convert<T>::low(old), x);
             y = fmaf(beta, Convert<T>::high(old), y);
         }
-        if constexpr (EPILOGUE & BIAS_GELU) {
+        if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) {
             unsigned pair = col < n ? *reinterpret_cast<const unsigned*>(bias + col) : 0;
-            x = activate<GELU>(x + Convert<T>::low(pair));
-            y = activate<GELU>(y + Convert<T>::high(pair));
+            x = activate<EPILOGUE & BIAS_GELU ? GELU : NONE>(x + Convert<T>::low(pair));
+            y = activate<EPILOGUE & BIAS_GELU ? GELU : NONE>(y + Convert<T>::high(pair));
         }
         return Convert<T>::pack(x, y);
     }

@@ -11,9 +11,10 @@ import numpy as np
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import framework
-from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma
+from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, swapped, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.matmul_mma import MatmulMma, MmaTile
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.rows.layernorm import Layernorm
 from ptxkit.workload.inputs import dtype_of
@@ -21,7 +22,7 @@ from ptxkit.workload.inputs import dtype_of
 Dtype = Literal["bf16", "f16"]
 MMA = ("sm_80",)
 WGMMA = ("sm_90a",)
-MMA_TILE, WGMMA_TILE = matmul_mma.TILE, matmul_wgmma.TILE
+MMA_TILE, WGMMA_TILE, SWAPPED_TILE = matmul_mma.TILE, matmul_wgmma.TILE, swapped.SPACE
 UNIT = {"bf16": 2.0**-9, "f16": 2.0**-12}
 """Largest relative error of a rounding to the type, for 8 and 11 significant bits."""
 CHAIN_THREADS = 128  # threads of a CTA that adds a bias in the unfused chain
@@ -92,14 +93,18 @@ def borrowed(w: Workload, variant: str, names: Mapping[str, str]) -> list[Launch
     found = w.variant(variant)
     _, launches = found.select(w, w.device.target)
 
-    def renamed(arg: object) -> object:
+    return [replace(renamed(launch, names), source=found.source_of(w, launch)) for launch in launches]
+
+
+def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:
+    """A launch with other names for its arrays and scalars."""
+
+    def named(arg: object) -> object:
         if isinstance(arg, TensorMap):
             return replace(arg, array=names.get(arg.array, arg.array))
         return names.get(arg, arg) if isinstance(arg, str) else arg
 
-    return [
-        replace(launch, args=tuple(map(renamed, launch.args)), source=found.source_of(w, launch)) for launch in launches
-    ]
+    return replace(launch, args=tuple(map(named, launch.args)))
 
 
 def layernorm(
@@ -168,7 +173,33 @@ def usable_wgmma(w: Any, t: Tile, beside: int = 0) -> bool | str:
 
 def preferred_wgmma(w: Any) -> Iterator[Mapping[str, Any]]:
     """Tiles by size: those of matmul_wgmma."""
-    yield from gemm_tiles(w.device, "matmul_wgmma:step8_tma_store", w.rows, w.features)
+    yield from wgmma_tiles.preferred(of_rows(w))
+
+
+def of_rows(w: Any, epilogue: Literal["none", "bias"] = "none") -> MatmulWgmma:
+    """The product x w^T, with the bias in its epilogue."""
+    return MatmulWgmma(m=w.rows, n=w.features, k=w.hidden, dtype=w.dtype, epilogue=epilogue).on(w.device)
+
+
+def usable_swapped(w: Any, t: Tile) -> bool | str:
+    """The constraint of the product with swapped operands."""
+    return swapped.usable(of_rows(w), t)
+
+
+def preferred_swapped(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles by size: those of step 9 of matmul_wgmma."""
+    yield from swapped.preferred(of_rows(w))
+
+
+def slower_swapped(w: Any) -> str | None:
+    """Why the other products are faster."""
+    return swapped.slower(of_rows(w))
+
+
+def swapped_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:
+    """Launches of step 9 of matmul_wgmma, x w^T + bias, with other names for a, b and c."""
+    made = swapped.launches(of_rows(w, "bias"), matmul_wgmma.K_MAJOR, t)
+    return [replace(renamed(launch, names), source=swapped.SOURCE) for launch in made]
 
 
 def wgmma_launch(

@@ -162,6 +162,17 @@ class LinearLayernormGelu(Workload):
 
     @variant(
         requires=linear.WGMMA,
+        tile=linear.SWAPPED_TILE,
+        constraint=linear.usable_swapped,
+        prefer=linear.preferred_swapped,
+        slower=linear.slower_swapped,
+    )
+    def row_kernels_swapped(self, t: Tile) -> list[Launch]:
+        """For few rows: the product has the weights as its first operand, and CTAs of a cluster divide hidden."""
+        return [*linear.swapped_launches(self, t, {"a": "x", "b": "w", "c": "biased"}), *self.layernorm]
+
+    @variant(
+        requires=linear.WGMMA,
         tile=CLUSTER_TILE,
         constraint=usable_cluster,
         prefer=preferred_cluster,

@@ -14,7 +14,7 @@ from ptxkit.workload.inputs import dtype_of
 
 LARGEST_FACTOR = float(np.finfo(np.float32).max)
 
-EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
+EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4, "bias": 8}
 """Bits of ``ptxkit::Epilogue`` in cu/ptxkit/gemm/gemm.cuh."""
 LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one CPU core
 
@@ -70,7 +70,7 @@ class Matmul(HasLayout, Workload):
         given: dict[str, Any] = {"a": uniform(rng, a, self.kind), "b": uniform(rng, b, self.kind)}
         if self.beta:
             given["c"] = uniform(rng, (self.m, self.n), self.output_kind)
-        if self.epilogue == "bias_gelu":
+        if self.epilogue != "none":
             given["bias"] = uniform(rng, self.n, self.output_kind)
         return given
 
@@ -84,7 +84,7 @@ class Matmul(HasLayout, Workload):
         if c is not None:
             result += self.beta * c.astype(wide)
         if bias is not None:
-            result = activation("gelu", result + bias.astype(wide))
+            result = activation("gelu" if self.epilogue == "bias_gelu" else "none", result + bias.astype(wide))
         return {"c": result}
 
     def outputs(self) -> Mapping[str, Any]:
@@ -97,15 +97,14 @@ class Matmul(HasLayout, Workload):
 
     def gemm(self) -> Gemm:
         """The product as libraries compute it."""
-        bias_gelu = self.epilogue == "bias_gelu"
         return Gemm(
             *(self.m, self.n, self.k),
             a_transposed=self.a_layout == "column",
             b_transposed=self.b_layout == "column",
             alpha=self.alpha,
             beta=self.beta,
-            bias="bias" if bias_gelu else None,
-            activation="gelu" if bias_gelu else "none",
+            bias="bias" if self.epilogue != "none" else None,
+            activation="gelu" if self.epilogue == "bias_gelu" else "none",
             compute="tf32" if self.unit == "tf32" else "f32",
             operands=self.kind if self.kind != self.output_kind else "",
         )
@@ -128,13 +127,13 @@ class Matmul(HasLayout, Workload):
     @property
     def epilogue_bits(self) -> int:
         """Template argument EPILOGUE."""
-        parts = {"alpha": self.alpha != 1, "beta": self.beta != 0, "bias_gelu": self.epilogue == "bias_gelu"}
+        parts = {"alpha": self.alpha != 1, "beta": self.beta != 0, self.epilogue: self.epilogue != "none"}
         return sum(EPILOGUES[name] for name, there in parts.items() if there)
 
     @property
     def scalars(self) -> tuple[object, ...]:
         """The arguments c, bias, m, n, k, alpha, beta."""
-        bias = "bias" if self.epilogue == "bias_gelu" else np.uint64(0)
+        bias = "bias" if self.epilogue != "none" else np.uint64(0)
         return ("c", bias, self.m, self.n, self.k, np.float32(self.alpha), np.float32(self.beta))
 
 

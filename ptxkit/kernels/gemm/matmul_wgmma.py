@@ -281,7 +281,7 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in twelve steps.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in twelve steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -289,6 +289,7 @@ class MatmulWgmma(Matmul):
     """
 
     source = "matmul_wgmma.cu"
+    epilogue: Literal["none", "bias", "bias_gelu"] = "none"  # type: ignore[assignment]  # one more than the base has
     dtype: Literal["bf16", "f16"] = "bf16"
     layout: Layout = "tn"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm import matmul_wgmma
+from ptxkit.kernels.gemm import matmul_wgmma, wgmma_tiles
 from ptxkit.kernels.gemm.gated_ffn import GatedFfn
-from ptxkit.kernels.gemm.matmul_wgmma import BK, WgmmaTile, but
+from ptxkit.kernels.gemm.matmul_wgmma import BK, MatmulWgmma, WgmmaTile, but
 from ptxkit.kernels.measured import gemm_tiles
 
 REQUIRES = ("sm_90a",)
@@ -61,8 +61,9 @@ class SwigluFfn(GatedFfn):
     def product(self, a: str, weights: str, c: str) -> Launch:
         """A launch of ``product`` with the tile that matmul_wgmma prefers."""
         columns = self.hidden if weights == "down" else self.ffn
-        best = gemm_tiles(self.device, "matmul_wgmma:step8_tma_store", self.tokens, columns)
-        return self.launch("product", a, (weights,), c, full(Tile(dict(next(iter(best), {})))))
+        depth = self.ffn if weights == "down" else self.hidden
+        alike = MatmulWgmma(m=self.tokens, n=columns, k=depth, dtype=self.dtype).on(self.device)
+        return self.launch("product", a, (weights,), c, full(Tile(dict(next(wgmma_tiles.preferred(alike))))))
 
     def gated(self, t: Tile, *, persistent: bool = True) -> Launch:
         """A launch of ``gated_product``."""
