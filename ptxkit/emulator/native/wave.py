@@ -202,7 +202,7 @@ class NativeWave:
         self._locate(storage, frame)
         rows = int(c[Field.ROWS])
         c[Field.LIMIT] = limit
-        steps = c[Field.STEPS] = max(64, min(1 << 16, WORK // (rows * LANES)))
+        steps = c[Field.STEPS] = max(64, min(4096, WORK // (rows * LANES)))
         c[Field.STORED] = c[Field.TICKS] = c[Field.LEVEL] = 0
         c[Field.LOCAL_BASE] = frame.local_base
         self.functions = dict(self.program.functions)  # another wave may replace some of them meanwhile
