@@ -7,6 +7,7 @@ output. A page may contain files and marks, each on the line before the block th
     <!-- to FILE -->      the block is written to FILE before the first command runs
     <!-- from FILE -->    the block shows FILE as the commands left it
     <!-- varies -->       the output depends on the machine (times, paths, versions); the test compares only the exit code
+    <!-- slow -->         the commands take long; the test executes them with ``--slow`` only
 
 ``tests/test_docs.py`` compares every transcript with what the commands print. The pages whose transcripts a test of their own
 checks are not rewritten here; they have no ``console`` block that starts with ``$``, except docs/debug.md.
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CONSOLE = re.compile(r"(<!-- varies -->\n)?```console\n(.*?)```", re.DOTALL)
+CONSOLE = re.compile(r"(<!-- (?:varies|slow) -->\n)?```console\n(.*?)```", re.DOTALL)
 GIVEN = re.compile(r"<!-- to (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 INCLUDED = re.compile(r"(<!-- from (\S+) -->\n```\w+\n)(.*?)(?=```)", re.DOTALL)
 NVRTC = re.compile(r"(?<=taken with NVRTC )\d+\.\d+")  # in docs/README.md: the version that the counts belong to
@@ -38,11 +39,12 @@ TESTED_ELSEWHERE = ("debug.md",)  # tests/debugger/test_documents.py
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a transcript, what the page shows for it, and whether that varies from machine to machine."""
+    """A command of a transcript, what the page shows for it, whether that varies from machine to machine, whether it is slow."""
 
     command: str
     shown: str
     varies: bool
+    slow: bool
 
 
 def pages() -> list[Path]:
@@ -53,11 +55,11 @@ def pages() -> list[Path]:
 
 def steps(text: str) -> Iterator[Step]:
     """The commands of a page, in order."""
-    for varies, block in CONSOLE.findall(text):
+    for mark, block in CONSOLE.findall(text):
         _, *parts = re.split(r"^\$ ", block, flags=re.MULTILINE)
         for part in parts:
             command, _, shown = part.partition("\n")
-            yield Step(command, shown.strip("\n"), bool(varies))
+            yield Step(command, shown.strip("\n"), "varies" in mark, "slow" in mark)
 
 
 def write_given(text: str, work: Path) -> None:

@@ -105,10 +105,12 @@ def same_nvrtc() -> bool:
 
 
 @pytest.mark.parametrize("page", TRANSCRIPTS.pages(), ids=lambda page: page.name)
-def test_transcripts_are_what_the_commands_print(page, shell):
+def test_transcripts_are_what_the_commands_print(page, shell, request):
     text = page.read_text(encoding="utf-8")
     TRANSCRIPTS.write_given(text, shell.work)
     for step in TRANSCRIPTS.steps(text):
+        if step.slow and not request.config.getoption("--slow"):
+            continue
         code, printed = shell.run(step.command)
         if step.varies:
             assert code == 0, f"{step.command}\n{printed}"

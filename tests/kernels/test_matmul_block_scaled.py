@@ -42,8 +42,20 @@ def check(device, variant, m, n, k, tile=None, spread=0, **options):
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("variant", VARIANTS)
+def in_turn():
+    """Pairs of a variant and a format: each variant with one or two formats in every run, with all in the slow tests."""
+    return [
+        pytest.param(
+            variant,
+            format,
+            marks=[] if place in (index % len(FORMATS), (index + 2) % len(FORMATS)) else pytest.mark.slow,
+        )
+        for index, variant in enumerate(VARIANTS)
+        for place, format in enumerate(FORMATS)
+    ]
+
+
+@pytest.mark.parametrize(("variant", "format"), in_turn())
 def test_every_format_and_tiles_with_remainders(device, variant, format):
     check(device, variant, 129, 136, 416, format=format)
 
@@ -91,10 +103,10 @@ def test_tiles(variant, tile):
 @pytest.mark.parametrize(
     ("variant", "format"),
     [
-        ("unfused", "mxf8"),
+        pytest.param("unfused", "mxf8", marks=pytest.mark.slow),
         *((variant, "nvf4") for variant in VARIANTS[1:]),
         ("step3_cta_pairs", "mxf8"),
-        ("mma_sync", "mxf8"),
+        pytest.param("mma_sync", "mxf8", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_relies_on_early_completion(variant, format):

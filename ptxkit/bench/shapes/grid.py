@@ -179,10 +179,11 @@ def bounded(draft: Draft) -> Shape | Refused | None:
             reason = str(error).partition(": ")[2]
             return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), reason)
         if is_bounded(workload):
-            refusals = [variant.refusal(workload) for variant in kernel.variants().values()]
-            if all(refusals):
-                return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), str(refusals[-1]))
-            return Shape(draft.family, draft.origin, workload)
+            reason: str | None = None
+            for variant in kernel.variants().values():  # a search for a permitted tile takes long for some variants
+                if (reason := variant.refusal(workload)) is None:
+                    return Shape(draft.family, draft.origin, workload)
+            return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), str(reason))
         if fields[first] == 1:
             return None
         fields[first] //= 2
