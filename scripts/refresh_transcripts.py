@@ -39,7 +39,7 @@ TESTED_ELSEWHERE = ("debug.md",)  # tests/debugger/test_documents.py
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a transcript, what the page shows for it, whether that varies from machine to machine, whether it is slow."""
+    """A command of a transcript, what the page shows, whether that varies from machine to machine, whether it is slow."""
 
     command: str
     shown: str

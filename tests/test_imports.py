@@ -51,6 +51,22 @@ def test_click_is_imported_by_the_command_line_alone():
     assert "cli/__init__.py" in importers("click")
 
 
+BELOW_THE_KERNELS = ("workload", "runtime", "compiler", "emulator", "isa", "targets", "files", "arguments", "columns")
+
+
+def test_packages_below_the_kernels_do_not_import_names_of_the_root():
+    """The root offers names of all packages, so that an import of one of them could point upward unseen."""
+    roots = [path for name in BELOW_THE_KERNELS for path in (PACKAGE / name, PACKAGE / f"{name}.py") if path.exists()]
+    assert len(roots) == len(BELOW_THE_KERNELS)
+    offenders = {}
+    for path in (p for root in roots for p in (root.rglob("*.py") if root.is_dir() else [root])):
+        names = {n.removeprefix("ptxkit.") for n in imported_names(path) if n == "ptxkit" or n.startswith("ptxkit.")}
+        own = {n for n in names if "." not in n} - {"__version__"}
+        if found := {n for n in own if not (PACKAGE / n).is_dir() and not (PACKAGE / f"{n}.py").exists()}:
+            offenders[str(path.relative_to(PACKAGE))] = found
+    assert offenders == {}
+
+
 def import_graph() -> dict[str, set[str]]:
     """Module -> modules of the package that it imports: at its top, inside its functions, or for type checking alone."""
     paths = {}

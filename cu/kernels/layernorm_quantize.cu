@@ -163,7 +163,7 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
     Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };
-    // Requests the weights after x has arrived. 16-bit elements would need more registers for that.
+    // Whether the weights are requested after x has arrived: only where a thread has registers for both.
     constexpr bool weights_after_x = S::elements <= 16 && sizeof(T) == 4;
     if constexpr (Tile::PREFETCH_WEIGHTS && !weights_after_x) load_weights();
     row_wait<S>();

@@ -68,7 +68,7 @@ EPILOG = (
 @click.version_option(package_name="ptxkit", prog_name="ptxkit", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """The workbench for CUDA kernels at the PTX level: compile, run, verify and measure, with or without a GPU."""
+    """Compile, run, verify and measure CUDA kernels at the PTX level, with or without a GPU."""
     from ptxkit.cli._text import colourless, to_stderr
 
     if colourless():

@@ -72,7 +72,7 @@ device_option = click.option(
 """``--device``, which offers the registered devices."""
 
 arch_option = click.option(
-    "--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own."
+    "--arch", metavar="TARGET", help="Compile for this target, such as sm_90a; default: the one of the GPU, or sm_90a."
 )
 group_option = click.option(
     "--group",

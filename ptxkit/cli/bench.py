@@ -111,7 +111,7 @@ RUN_HEADINGS = {
 @arch_option
 @on_cluster
 @limit_option
-@click.option("--no-counts", is_flag=True, help="On a GPU, do not also count memory traffic in the emulator.")
+@click.option("--no-counts", is_flag=True, help="Leave out the counts that the emulator makes beside a GPU.")
 @max_instructions_option
 @format_option
 @results_option

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 DEFAULT = "micro_tiling_matmul"
 EXHAUSTIVE_UP_TO = 256  # configurations; larger spaces are searched
-GUIDED_SHARE = 0.15  # of a larger space
-GUIDED_LEAST = 48
+GUIDED_SHARE = 0.15  # share of a larger space that a search evaluates
+GUIDED_LEAST = 48  # configurations that a search evaluates at least
 
 
 @click.group(cls=Commands)

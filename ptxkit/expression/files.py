@@ -1,4 +1,4 @@
-"""Makes the texts of three files from a formula and options."""
+"""Writes NAME.cu, NAME.py and test_NAME.py for a formula and options."""
 
 from __future__ import annotations
 

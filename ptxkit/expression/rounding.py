@@ -48,7 +48,7 @@ def _collect(expression: Expression, number: int, found: set[int]) -> None:
         return
     found.add(number)
     if expression.values[number].operation in ("exp", "exp2", "sigmoid", "abs", "square"):
-        return  # positive, whatever its operand is
+        return  # not negative, whatever its operand is
     for operand in expression.values[number].operands:
         _collect(expression, operand, found)
 

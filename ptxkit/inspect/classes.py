@@ -106,7 +106,7 @@ def mix(what: SassFunction | Iterable[SassInstruction]) -> Mix:
     return _counted(((group_of(i), class_of(i)) for i in instructions), [*GROUPS, "other"])
 
 
-# PTX, by what the opcode's first parts say
+# Groups of PTX instructions; the first pattern that matches the start of the opcode decides.
 
 _PTX_SPACES = ("global", "shared::cta", "shared::cluster", "shared", "local", "const", "param")
 _PTX_GROUPS = {

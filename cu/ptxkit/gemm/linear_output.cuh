@@ -47,8 +47,8 @@ struct LinearOutput {
     }
 };
 
-// The sum of a row of x with the weights of layer_norm(x) w^T + bias, where gamma was multiplied into w, as it is
-// without the normalization of x: see docs/ffn.md.
+// Normalizes the sums of products with x itself. For layer_norm(x) w^T + bias, gamma is multiplied into w beforehand, and the
+// mean and the reciprocal standard deviation of a row of x are applied to its sums: see docs/ffn.md.
 struct FoldedColumns {
     const float* sums;   // of the columns' folded weights
     const float* shift;  // beta w^T + bias

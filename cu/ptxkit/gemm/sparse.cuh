@@ -21,7 +21,7 @@ struct Sparse {
     static constexpr int k = SPARSE_BYTES / sizeof(T);           // elements of a stage
     static constexpr int words = 2 / sizeof(T);                  // of metadata of a thread
     static constexpr int block = 128 * words;                    // words of a block of 64 rows in a stage
-    static constexpr int rows = sizeof(T);                       // that a word describes: 1, or 2 with a distance of 8
+    static constexpr int rows = sizeof(T);                       // that a word describes: 1 of 8-bit elements, 2 of 16-bit ones, 8 apart
     static constexpr int elements = 32 / sizeof(T);              // of such a row
 };
 

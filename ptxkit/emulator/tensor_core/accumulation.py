@@ -116,7 +116,7 @@ class Accumulation:
             largest += raised
         shift = self.fraction - np.maximum(largest, own)
         total = np.trunc(wide * powers(shift))
-        # exponents outside of this range belong to products that are zero or negligible
+        # products with exponents beyond -120 and 120 are zero or negligible
         up = shift if raised is None else np.clip(shift + raised, -120, 120)
         exponents = left.highest + right.highest, left.smallest + right.smallest
         narrow = exponents[0] < 127 and exponents[1] > -126 and up.min() > -126 and up.max() < 127

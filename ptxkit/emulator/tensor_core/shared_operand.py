@@ -9,8 +9,8 @@ from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core import numerics
-from ptxkit.emulator.tensor_core.descriptors import Descriptor, tile
 from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
+from ptxkit.emulator.tensor_core.wgmma_descriptors import Descriptor, tile
 from ptxkit.errors import MemoryFault
 
 

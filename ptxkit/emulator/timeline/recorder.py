@@ -52,7 +52,7 @@ class Timeline:
                 record.recorded[cta] = launch.cta_coordinates(cta)
                 record.clusters[cta] = int(wave.ctas[k // size * size])
             steps = WaveSteps(wave, record, members, self.latency)
-            hooks: RaceHooks = steps  # it has all hooks, as the type checker sees here
+            hooks: RaceHooks = steps  # for mypy, which checks here that WaveSteps has all methods of RaceHooks
             assert not hooks.compares
             self._waves.append(steps)
             return steps

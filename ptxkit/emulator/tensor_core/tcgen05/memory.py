@@ -79,7 +79,7 @@ class TensorMemory:
         sms = min(ctas, max(wave.launch.sms // size * size, size))
         self.words: NDArray[np.uint32] = np.zeros((sms, LANES, COLUMNS), np.uint32)
         self.sm: NDArray[np.int64] = np.arange(ctas, dtype=np.int64) % sms
-        self.owner: NDArray[np.int32] = np.zeros((sms, COLUMNS), np.int32)  # CTA + 1
+        self.owner: NDArray[np.int32] = np.zeros((sms, COLUMNS), np.int32)  # 0: free; else 1 + the CTA
         self.tracked = not wave.queue.eager or any(races.compares for races in wave.races)
         self.accesses = Accesses(sms)
         self.shadow: TensorMemory | None = None
