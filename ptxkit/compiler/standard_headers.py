@@ -104,8 +104,27 @@ _C_HEADERS = {
 
 
 # cuda.h declares host functions, which NVRTC rejects. Device code only needs the type of a tensor map from it (CUDA
-# Driver API, "CUtensorMap").
+# Driver API, "CUtensorMap"), and headers that it shares with host code name the types of handles (CUDA Driver API, "Data
+# types used by CUDA driver").
+_HANDLES = {
+    "context": "ctx",
+    "event": "event",
+    "function": "func",
+    "graph": "graph",
+    "graphExec": "graphExec",
+    "graphNode": "graphNode",
+    "kernel": "kern",
+    "library": "lib",
+    "memoryPool": "memPoolHandle",
+    "module": "mod",
+    "stream": "stream",
+}
 _CUDA = """#pragma once
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr, CUtexObject, CUsurfObject, CUmemGenericAllocationHandle;
+"""
+_CUDA += "".join(f"typedef struct CU{struct}_st* CU{name};\n" for name, struct in _HANDLES.items())
+_CUDA += """\
 typedef struct alignas(64) CUtensorMap_st {
     unsigned long long opaque[16];
 } CUtensorMap;

@@ -219,3 +219,16 @@ def test_a_crash_of_nvrtc_is_one_line(monkeypatch):
     monkeypatch.setattr(child, "answer", crash)
     with pytest.raises(CompileError, match=r"mine\.cu: error: NVRTC \S+ ended with SIGSEGV when .* -G; compile it without"):
         compile_source(SCALE, name="mine.cu", target="sm_90a", defines={"FACTOR": "2.f"}, options=["-G"], cache=False)
+
+
+def test_types_of_the_drivers_handles():
+    """Headers of libraries name them in declarations that device code shares with host code."""
+    source = """#include <cuda.h>
+    #include <cuda_runtime.h>
+    struct Shared { CUdeviceptr address; CUmemGenericAllocationHandle memory; CUstream stream; CUcontext context; };
+    static_assert(sizeof(CUdevice) == 4 && sizeof(Shared) == 32);
+    CUstream same(cudaStream_t stream);
+    __device__ cudaStream_t other(CUstream stream) { return stream; }
+    extern "C" __global__ void k(Shared* x) { x->address += sizeof(CUevent) + sizeof(CUfunction) + sizeof(CUmodule); }
+    """
+    assert compile_source(source, target="sm_90a").entry("k")
