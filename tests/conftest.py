@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -103,6 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="takes more than 30 seconds; make test-all runs it"))
+        for item in _not_sampled(items):
+            item.add_marker(pytest.mark.skip(reason="not in the sample of its cases; make test-all runs it"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         from ptxkit.runtime.device import gpu_present
@@ -110,6 +113,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.getoption("--device") == "emulator" or not gpu_present():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+def _not_sampled(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of functions marked ``sampled(n)`` that are left out: all but one in n, the same ones in each run.
+
+    All cases run on a GPU, which takes little time for them.
+    """
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow") and parameters.get("device") != "gpu":
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = []
+    for name, cases in functions.items():
+        (one_in,) = cases[0].get_closest_marker("sampled").args
+        kept = random.Random(name).sample(range(len(cases)), -(-len(cases) // one_in))
+        left_out += [case for index, case in enumerate(cases) if index not in kept]
+    return left_out
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 
+pytestmark = pytest.mark.sampled(2)
+
 MODES = ("eager", "latest-legal")
 
 SMALL = ({"m": 128, "n": 128, "k": 64}, {"m": 200, "n": 144, "k": 80, "alpha": 2.0, "beta": -1.0})

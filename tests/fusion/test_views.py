@@ -167,7 +167,7 @@ def test_a_group_that_the_compiled_registers_refuse_is_not_in_the_total():
 SHAPES = [(4, 6), (24,), (2, 12), (6, 4), (2, 3, 4), (4, 2, 3)]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_elements_that_a_launch_needs_in_one_place(data):
     """Against the places of all elements one by one: each result is needed where it is computed, or it is not."""

@@ -17,6 +17,8 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 
+pytestmark = pytest.mark.sampled(2)
+
 VARIANTS = list(AttentionBackward.variants())
 FUSED = [v for v in VARIANTS if v != "unfused"]
 ONE_OF_EACH_KERNEL = ["unfused", "step1_tiled", "step2_atomics", "step4_overlap"]

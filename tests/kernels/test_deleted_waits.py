@@ -44,10 +44,10 @@ UNEXPLAINED = "^(?!fence.mbarrier_init|griddep|bar.warp|tcgen05.fence)"
     [
         ("matmul_tcgen05:step1_one_stage", UNEXPLAINED, 10),
         (ORDERING, r"^(?!bar\.warp|fence).*(sums_(full|empty)\(|release|tcgen05_fence|store_tensor|end_tensor)", 9),
-        (PAIRS, r"^(?!fence).*(commit.*barrier|cluster\.wait)", 4),
-        (STORES, r"tcgen05\.wait|cp\.async|proxy.*store_by_tma", 6),
+        pytest.param(PAIRS, r"^(?!fence).*(commit.*barrier|cluster\.wait)", 4, marks=pytest.mark.slow),
+        pytest.param(STORES, r"tcgen05\.wait|cp\.async|proxy.*store_by_tma", 6, marks=pytest.mark.slow),
         (SCALES, r"try_wait|commit", 5),
-        (SCALED_PAIRS, r"tcgen05\.commit|try_wait.*sums_full", 3),
+        pytest.param(SCALED_PAIRS, r"tcgen05\.commit|try_wait.*sums_full", 3, marks=pytest.mark.slow),
         (SCALED_MMA, r"cp\.async\.wait_group|barrier: .*filled next", 2),
         ("inline_ptx:tcgen05", r"try_wait|commit|wait::ld", 4),
     ],
@@ -63,6 +63,7 @@ def test_a_deleted_barrier_of_a_warp_is_found_with_racecheck_lanes(script):
     assert "race in tensor memory" in outcome.message and "write-after-read" in outcome.message
 
 
+@pytest.mark.slow
 def test_waits_for_the_last_arrivals_have_a_reason(script):
     """The wait in the loop is found; those before the exit are not, since a later commit of the same thread is waited for."""
     outcomes = examined(script, PAIRS, r"mbarrier_wait\(empty")
@@ -70,6 +71,7 @@ def test_waits_for_the_last_arrivals_have_a_reason(script):
     assert all("last arrivals before the CTA exits" in o.message for o in outcomes[1:])
 
 
+@pytest.mark.slow
 def test_what_is_not_found_has_a_reason(script):
     outcomes = examined(script, ORDERING, r"mbarrier_init|griddepcontrol|bar\.warp: end")
     assert [o.mode for o in outcomes] == [None] * 3
