@@ -19,6 +19,8 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
+pytestmark = pytest.mark.sampled(3)
+
 SUBLAYER = [("ffn_sublayer", name) for name in FfnSublayer.variants()]
 LINEAR = [("linear_layernorm_gelu", name) for name in LinearLayernormGelu.variants()]
 FOLDED = [name for name in FfnSublayer.variants() if name.startswith("folded")]

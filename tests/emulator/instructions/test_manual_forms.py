@@ -57,7 +57,7 @@ def test_every_section_has_its_forms():
     assert {row.section for row in manual_forms.ROWS} == set(SECTIONS.split())
 
 
-@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("target", [pytest.param("sm_90a", marks=pytest.mark.slow), "sm_100a"])
 def test_what_ptxas_takes_is_bound(target):
     """One test for each target: ptxas and the emulator examine the statements of all rows in one call, which takes 10 s."""
     complaints = []
