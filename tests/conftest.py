@@ -69,6 +69,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ptxkit")
 
 
+SAMPLED = {"kernels": 5, "emulator": 3, "compiler": 2, "inspect": 2, "expression": 3}
+"""Folder -> in how many cases of a function one runs, unless a marker says otherwise; ``--slow`` runs all of them."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device",
@@ -116,19 +120,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _not_sampled(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The cases of functions marked ``sampled(n)`` that are left out: all but one in n, the same ones in each run.
+    """The cases that are left out of the samples of :data:`SAMPLED` and of the marker, the same ones in each run.
 
     All cases run on a GPU, which takes little time for them.
     """
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow") and parameters.get("device") != "gpu":
+        if not item.get_closest_marker("slow") and parameters.get("device") != "gpu":
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = []
     for name, cases in functions.items():
-        (one_in,) = cases[0].get_closest_marker("sampled").args
-        kept = random.Random(name).sample(range(len(cases)), -(-len(cases) // one_in))
+        marker = cases[0].get_closest_marker("sampled")
+        one_in = marker.args[0] if marker else SAMPLED.get(name.split("/")[1], 1)
+        kept = set(random.Random(name).sample(range(len(cases)), -(-len(cases) // one_in)))
         left_out += [case for index, case in enumerate(cases) if index not in kept]
     return left_out
 

@@ -23,7 +23,7 @@ from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(5)
 
 MODES = ("eager", "latest-legal")
 
@@ -78,6 +78,7 @@ def found_without(opcode: str, w: CutlassGemm, variant: str, tile: dict[str, int
         return "fence.proxy.async" in str(error)
 
 
+@pytest.mark.slow
 def test_on_cuda_cores():
     check_both_modes((*SMALL, {"m": 65, "n": 67, "k": 33}), "simt", dtype="f32", layout="tn")
 

@@ -13,8 +13,6 @@ from ptxkit.errors import UsageError
 from ptxkit.testing import assert_verified
 from ptxkit.workload import registry
 
-pytestmark = pytest.mark.sampled(2)
-
 
 def exit_of(*args):
     with pytest.raises(SystemExit) as stopped:

@@ -8,8 +8,6 @@ import pytest
 
 from ptxkit import cli
 
-pytestmark = pytest.mark.sampled(2)
-
 FAULTY = '''
 """Writes beyond y in its second launch."""
 import numpy as np

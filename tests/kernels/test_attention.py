@@ -13,8 +13,6 @@ from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 
-pytestmark = pytest.mark.sampled(2)
-
 VARIANTS = list(Attention.variants())
 
 

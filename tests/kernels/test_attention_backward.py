@@ -17,8 +17,6 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(2)
-
 VARIANTS = list(AttentionBackward.variants())
 FUSED = [v for v in VARIANTS if v != "unfused"]
 ONE_OF_EACH_KERNEL = ["unfused", "step1_tiled", "step2_atomics", "step4_overlap"]
@@ -81,6 +79,7 @@ def test_late_copies_and_races(few_ctas, variant, completion):
     check(device, variant, batch=2, heads=2, q=140, k=200, d=64, causal=True, lengths="random", kv_heads=1)
 
 
+@pytest.mark.slow
 def test_persistent_ctas_compute_several_tiles_with_late_copies(few_ctas):
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
     check(device, "step5_persistent", batch=1, heads=2, q=130, k=200, d=64, causal=True)

@@ -12,8 +12,6 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 
-pytestmark = pytest.mark.sampled(2)
-
 VARIANTS = list(AttentionE4m3.variants())
 E4M3 = [name for name in VARIANTS if name not in ("unfused", "step1_dequantized")]
 

@@ -12,8 +12,6 @@ from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 
-pytestmark = pytest.mark.sampled(3)
-
 VARIANTS = list(AttentionScores.variants())
 FUSED = [name for name in VARIANTS if name != "unfused"]
 

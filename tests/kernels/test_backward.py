@@ -16,8 +16,6 @@ from ptxkit.targets import Target
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 
-pytestmark = pytest.mark.sampled(3)
-
 KERNELS = [LayernormBackward, RmsnormBackward]
 VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]
 ACTIVATIONS = {"relu": lambda z: np.maximum(z, 0), "gelu": gelu_tanh}

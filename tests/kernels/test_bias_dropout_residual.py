@@ -15,8 +15,6 @@ from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.verify import compare
 
-pytestmark = pytest.mark.sampled(3)
-
 VARIANTS = ["unfused", "fused", "vectorized"]
 DTYPES = ["f32", "f16", "bf16"]
 f32 = np.float32

@@ -19,8 +19,6 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(3)
-
 SUBLAYER = [("ffn_sublayer", name) for name in FfnSublayer.variants()]
 LINEAR = [("linear_layernorm_gelu", name) for name in LinearLayernormGelu.variants()]
 FOLDED = [name for name in FfnSublayer.variants() if name.startswith("folded")]
@@ -62,6 +60,7 @@ def test_folded_weights_are_those_of_numpy(device):
         np.testing.assert_allclose(found, values.astype(np.float64), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_large_means_cancel_in_the_folded_product(device):
     """Below the documented limit all variants are right. Far beyond it, the row kernels are, and the folded product is not."""
     workload = FfnSublayer(rows=8, hidden=1024, features=16, dtype="f16")

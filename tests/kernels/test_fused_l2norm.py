@@ -12,8 +12,6 @@ from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.verify import compare
 
-pytestmark = pytest.mark.sampled(2)
-
 VARIANTS = ["unfused", "fused", "vectorized", "ptx"]
 f32 = np.float32
 

@@ -18,8 +18,6 @@ from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.inputs import dtype_of
 
-pytestmark = pytest.mark.sampled(2)
-
 STEPS = [(kernel, name) for kernel in (SwigluFfn, SparseSwigluFfn) for name in kernel.variants()]
 FUSED = [step for step in STEPS if not step[1].startswith("unfused")]
 FASTEST = [(SwigluFfn, "step3_multicast"), (SparseSwigluFfn, "step4_multicast")]

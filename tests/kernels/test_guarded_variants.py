@@ -8,8 +8,6 @@ from ptxkit.targets import TARGETS, missing, rule_of
 from ptxkit.workload import registry
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(2)
-
 
 def cases():
     """The variants that need instructions of a family, each with the first target of every family that has them."""

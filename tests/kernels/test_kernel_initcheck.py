@@ -8,8 +8,6 @@ from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute, registry
 
-pytestmark = pytest.mark.sampled(2)
-
 CASES = [
     ("fused_l2norm", "vectorized"),
     ("layernorm_backward", "pipelined"),

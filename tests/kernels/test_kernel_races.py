@@ -16,7 +16,7 @@ from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(8)
 
 ELSEWHERE = {"cutlass_gemm"}  # tests/cutlass/test_emulated.py
 COSTLY = {  # gigabytes of memory and up to a minute at the emulator's default sizes, if races of lanes are checked

@@ -12,8 +12,6 @@ from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.inputs import dtype_of
 
-pytestmark = pytest.mark.sampled(2)
-
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32
 

@@ -10,8 +10,6 @@ from ptxkit.kernels.rows.layernorm_quantize import LayernormQuantize, quantizabl
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 
-pytestmark = pytest.mark.sampled(2)
-
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32
 

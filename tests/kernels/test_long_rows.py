@@ -10,8 +10,6 @@ from ptxkit.targets import Target
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(2)
-
 FORWARD = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
 GRADIENTS = ["layernorm_backward", "rmsnorm_backward"]
 f32 = np.float32

@@ -15,8 +15,6 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
-pytestmark = pytest.mark.sampled(2)
-
 OTHERS = ("step10_split_k", "step11_unaligned", "step12_aligned_copy")  # which have sizes and tests of their own
 WGMMA = [name for name in MatmulWgmma.variants() if name not in OTHERS]
 MMA = list(MatmulMma.variants())

@@ -23,6 +23,7 @@ def unbound(statements: list[str], target: str) -> set[int]:
     return {int(n) - ptxas_oracle.FIRST_LINE for n in re.findall(r"(?:orders\.ptx:|line )(\d+)", "\n".join(e.value.places))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)])
 def test_the_orders_that_ptxas_takes_are_bound(target):
     rng = random.Random(1)

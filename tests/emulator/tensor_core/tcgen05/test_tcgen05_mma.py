@@ -16,8 +16,6 @@ from tensor_programs import BASE
 
 from ptxkit.errors import TrapError
 
-pytestmark = pytest.mark.sampled(2)
-
 D_AT, A_AT = 64, 400
 """Columns of D and of an A in tensor memory."""
 A_SHARED, B_SHARED = BASE, BASE + 32768
