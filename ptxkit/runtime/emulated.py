@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from ptxkit.emulator.native.machine_code import keep_in
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.tma import tensor_map
 from ptxkit.errors import LaunchError, UnavailableError, UsageError
-from ptxkit.isa.parser import parse
 from ptxkit.runtime.abilities import IMAGE, TARGET, Measurement
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
@@ -29,6 +27,7 @@ from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Kernel, LoadedModule, OpenLaunch, check_resources
 from ptxkit.runtime.module_variables import ModuleVariable, module_globals, written_variables
 from ptxkit.runtime.parameters import parameters_of
+from ptxkit.runtime.parsed_modules import parsed
 from ptxkit.runtime.resources import launch_resources
 from ptxkit.runtime.settings import HasSettings
 from ptxkit.runtime.source_names import source_text
@@ -38,7 +37,6 @@ from ptxkit.targets.gpus import DeviceFacts
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.emulator.engine.program import Program
-    from ptxkit.isa.model import Module
     from ptxkit.runtime.tensor_map.limits import Encoding
     from ptxkit.runtime.texture.layout import TexelObject, Texels
 
@@ -380,12 +378,6 @@ class EmulatedDevice(MakesArrays, HasSettings):
             UnavailableError: always.
         """
         raise UnavailableError("the emulator has no clock; measure on a GPU")
-
-
-@lru_cache(maxsize=64)
-def parsed(ptx: str, path: str) -> Module:
-    """A PTX text as a module; the same text is parsed once."""
-    return parse(ptx, path)
 
 
 def ptx_name(source_name: str) -> str:

@@ -252,6 +252,9 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, m4, descriptor, a);
     wgmma_mma_async_m64n64k32_f32_e4m3_e4m3(d64, descriptor, descriptor, a);
     wgmma_mma_async_m64n128k32_f32_e4m3_e4m3(d128, descriptor, descriptor, a);
+    wgmma_mma_async_m64n64k8_f32_tf32_tf32(d64, descriptor, descriptor, a);
+    wgmma_mma_async_m64n128k8_f32_tf32_tf32(d128, descriptor, descriptor, a);
+    wgmma_mma_async_m64n256k8_f32_tf32_tf32(d256, descriptor, descriptor, a);
     wgmma_mma_async_m64n64k32_f32_e4m3_e4m3(d64, m4, descriptor, a);
     wgmma_mma_async_m64n128k32_f32_e4m3_e4m3(d128, m4, descriptor, a);
     wgmma_mma_async_m64n64k16_f32_bf16_bf16<K_MAJOR, MN_MAJOR>(d64, descriptor, descriptor, a);

@@ -22,7 +22,9 @@ from ptxkit.workload.launch import Launch
 
 def device(name: str = "any", memory_bytes: int = 10**12) -> SimpleNamespace:
     """The methods of a device that a case calls before it allocates memory."""
-    return SimpleNamespace(name=name, memory_bytes=memory_bytes, facts_for=lambda target: reference_facts("sm_90a"))
+    return SimpleNamespace(
+        name=name, times=False, memory_bytes=memory_bytes, facts_for=lambda target: reference_facts("sm_90a")
+    )
 
 
 DESCRIPTION = '''
