@@ -179,11 +179,11 @@ def bounded(draft: Draft) -> Shape | Refused | None:
             reason = str(error).partition(": ")[2]
             return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), reason)
         if is_bounded(workload):
-            reason: str | None = None
+            refusal: str | None = None
             for variant in kernel.variants().values():  # a search for a permitted tile takes long for some variants
-                if (reason := variant.refusal(workload)) is None:
+                if (refusal := variant.refusal(workload)) is None:
                     return Shape(draft.family, draft.origin, workload)
-            return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), str(reason))
+            return Refused(Draft(draft.family, draft.origin, draft.kernel, fields), str(refusal))
         if fields[first] == 1:
             return None
         fields[first] //= 2
