@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import signal
 import subprocess
@@ -965,10 +966,14 @@ def test_each_case_is_recorded_before_the_next_one_begins(counts, monkeypatch):
     assert "n=4096" in counts.file.read_text()
 
 
-def test_no_case_begins_after_the_limit(counts, capsys, tmp_path):
-    words = ("saxpy:scalar", "--sizes", "2048,4096", "--stop-after", "0.01", "--json", tmp_path / "r.json")
+def test_no_case_begins_after_the_limit(counts, capsys, tmp_path, monkeypatch):
+    from ptxkit.bench.measure import benchmark
+
+    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)  # a second passes between any two readings
+    monkeypatch.setattr(benchmark, "time", clock)
+    words = ("saxpy:scalar", "--sizes", "2048,4096", "--stop-after", "1", "--json", tmp_path / "r.json")
     assert counts(*words) == 0
-    assert "--stop-after 0.01: 1 of 2 cases are measured" in capsys.readouterr().err
+    assert "--stop-after 1: 1 of 2 cases are measured" in capsys.readouterr().err
     value = json.loads((tmp_path / "r.json").read_text())
     assert (len(value["cases"]), value["partial"]) == (1, True)
 
