@@ -16,7 +16,7 @@ from ptxkit.workload.tuned import store
 
 def test_a_winner_of_tune_precedes_the_other_candidates(monkeypatch, tmp_path):
     monkeypatch.setenv("PTXKIT_CONFIG_DIR", str(tmp_path))
-    emulator, workload = device("emulator"), registry.get("saxpy")(n=4096)
+    emulator, workload = device("emulator"), registry.get("saxpy")(n=1 << 22)
     candidates = [(workload, workload.variant(name)) for name in ("vectorized", "scalar")]
     assert chosen(candidates, emulator).variant.name == "vectorized"
     target = target_for(candidates[0][1], None)
