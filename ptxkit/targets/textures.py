@@ -1,6 +1,7 @@
 """The largest textures and surfaces, which are the same for all targets from sm_75.
 
-CUDA C++ programming guide, "Compute Capabilities", "Technical Specifications per Compute Capability".
+CUDA C++ programming guide, "Compute Capabilities", "Technical Specifications per Compute Capability". The values have not been
+compared with the attributes that a driver reports (``CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH`` and the following).
 """
 
 from __future__ import annotations

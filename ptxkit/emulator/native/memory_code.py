@@ -333,16 +333,7 @@ done:
 }
 """
 
-_ELEMENTS = """
-declare <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(<32 x ptr>, i32, <32 x i1>, <32 x i{BITS}>)
-declare void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}>, <32 x ptr>, i32, <32 x i1>)
-declare <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(ptr, i32, <32 x i1>, <32 x i{BITS}>)
-declare void @llvm.masked.store.v32i{BITS}.p0(<32 x i{BITS}>, ptr, i32, <32 x i1>)
-
-; loads the element at byte %offset of what each lane accesses
-define void @ptxkit_load_{BITS}(ptr %R, i32 %mask, i64 %offset, ptr %to) noinline {
-entry:
-  %mv = bitcast i32 %mask to <32 x i1>
+_BLOCK = """\
   %hosts = getelementptr i64, ptr %R, i64 {HOST}
   %h = load <32 x i64>, ptr %hosts, align 8
   %l = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
@@ -361,14 +352,31 @@ entry:
 block:
   %start = add i64 %origin, %offset
   %sp = inttoptr i64 %start to ptr
-  %bv = call <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(
-    ptr %sp, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
-  br label %loaded
+"""
+"""The addresses of the lanes, and the block that accesses them as one vector where they follow each other."""
+
+_SCATTERED = """\
 scattered:
   %ov = call <32 x i64> @splat64(i64 %offset)
   %places = add <32 x i64> %h, %ov
   %pointers = inttoptr <32 x i64> %places to <32 x ptr>
-  %sv = call <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(
+"""
+"""The start of the block that accesses the lanes' addresses one by one."""
+
+_ELEMENTS = """
+declare <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(<32 x ptr>, i32, <32 x i1>, <32 x i{BITS}>)
+declare void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}>, <32 x ptr>, i32, <32 x i1>)
+declare <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(ptr, i32, <32 x i1>, <32 x i{BITS}>)
+declare void @llvm.masked.store.v32i{BITS}.p0(<32 x i{BITS}>, ptr, i32, <32 x i1>)
+
+; loads the element at byte %offset of what each lane accesses
+define void @ptxkit_load_{BITS}(ptr %R, i32 %mask, i64 %offset, ptr %to) noinline {
+entry:
+  %mv = bitcast i32 %mask to <32 x i1>
+{BLOCK}  %bv = call <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(
+    ptr %sp, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
+  br label %loaded
+{SCATTERED}  %sv = call <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(
     <32 x ptr> %pointers, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
   br label %loaded
 loaded:
@@ -404,31 +412,9 @@ define void @ptxkit_store_{BITS}(ptr %R, i32 %mask, i64 %offset, ptr %from) noin
 entry:
   %mv = bitcast i32 %mask to <32 x i1>
   %v = load <32 x i{BITS}>, ptr %from, align 1
-  %hosts = getelementptr i64, ptr %R, i64 {HOST}
-  %h = load <32 x i64>, ptr %hosts, align 8
-  %l = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
-  %l64 = zext i32 %l to i64
-  %fp = getelementptr i64, ptr %hosts, i64 %l64
-  %f = load i64, ptr %fp
-  %before = mul i64 %l64, {STEP}
-  %origin = sub i64 %f, %before
-  %o = call <32 x i64> @splat64(i64 %origin)
-  %run = add <32 x i64> %o, <LANE_STEPS>
-  %ne = icmp ne <32 x i64> %run, %h
-  %ne1 = and <32 x i1> %ne, %mv
-  %nem = bitcast <32 x i1> %ne1 to i32
-  %contiguous = icmp eq i32 %nem, 0
-  br i1 %contiguous, label %block, label %scattered
-block:
-  %start = add i64 %origin, %offset
-  %sp = inttoptr i64 %start to ptr
-  call void @llvm.masked.store.v32i{BITS}.p0(<32 x i{BITS}> %v, ptr %sp, i32 1, <32 x i1> %mv)
+{BLOCK}  call void @llvm.masked.store.v32i{BITS}.p0(<32 x i{BITS}> %v, ptr %sp, i32 1, <32 x i1> %mv)
   ret void
-scattered:
-  %ov = call <32 x i64> @splat64(i64 %offset)
-  %places = add <32 x i64> %h, %ov
-  %pointers = inttoptr <32 x i64> %places to <32 x ptr>
-  call void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}> %v, <32 x ptr> %pointers, i32 1, <32 x i1> %mv)
+{SCATTERED}  call void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}> %v, <32 x ptr> %pointers, i32 1, <32 x i1> %mv)
   ret void
 }
 """
@@ -465,7 +451,8 @@ def memory_code() -> str:
         parts.append(local.replace("<LANE_NUMBERS>", _numbers(1)))
     for bits in WIDTHS:
         narrow = f"trunc <32 x i64> %pattern to <32 x i{bits}>" if bits < 64 else "add <32 x i64> %pattern, zeroinitializer"
-        part = _ELEMENTS.replace("{NARROW}", narrow).replace("{BITS}", str(bits)).replace("{STEP}", str(bits // 8))
+        part = _ELEMENTS.replace("{BLOCK}", _BLOCK).replace("{SCATTERED}", _SCATTERED).replace("{NARROW}", narrow)
+        part = part.replace("{BITS}", str(bits)).replace("{STEP}", str(bits // 8))
         parts.append(part.replace("<LANE_STEPS>", _numbers(bits // 8)))
     text = "\n".join(parts).replace("{BEGIN}", _BEGIN)
     for name, value in _names().items():
