@@ -100,6 +100,20 @@ class Sums:
         error = roundings * (2.0**-53 if dtype == "float64" else 2.0**-24)
         return error + TF32 if self.unit == "tf32" else error
 
+    @property
+    def relative(self) -> float:
+        """The relative error of sums many times as large as the typical one.
+
+        The partial sums of such a sum have its sign and grow evenly to it, so that every truncation makes it smaller: by a
+        half unit of a partial sum, which is half as large as the sum on average. A truncated tf32 factor makes every product
+        smaller.
+        """
+        if self.length < 2:
+            return 0.0
+        if "8_e" in self.narrow:
+            return FP8_BITS * FP8_TRUNCATED * max(1.0, self.length / FP8_STEP) / 2
+        return TF32_TRUNCATED if self.unit == "tf32" else 0.0
+
     def __str__(self) -> str:
         return f"sums of {self.length:,} terms" if self.length > 1 else "no sums"
 
@@ -136,8 +150,8 @@ class Rule:
         if given is not None:
             return given, self.origin or "as given"
         base = BASES.get(dtype.name)
-        if base is not None and self.sums is not None and self.sums.unit == "tf32" and self.sums.length > 1:
-            base = replace(base, relative=base.relative + TF32_TRUNCATED)
+        if base is not None and self.sums is not None:
+            base = replace(base, relative=base.relative + self.sums.relative)
         if base is None:
             return Tolerance(), f"{dtype.name} must agree exactly"
         origin = f"the default for {dtype.name}" + (f" and {self.sums}" if self.sums else "")

@@ -494,3 +494,16 @@ def test_row_sum_of_a_cluster(device, threads, ctas, name, dtype):
     count = 3 * 2 * ctas * threads
     expression = f"rows<{threads}, {threads}, {ctas}, 3, {name}>"
     summed(device, expression, count, dtype, ctas * threads, grid=2 * ctas, block=threads, cluster=ctas)
+
+
+def test_no_generic_lambdas() -> None:
+    """NVRTC 13.0 takes the call operator of a generic lambda for a host function and refuses it."""
+    generic = re.compile(r"\[[^\]]*\]\s*\([^)]*\bauto\b")
+    cu = include_dir()
+    found = [
+        f"{path.relative_to(cu)}:{number}"
+        for path in sorted([*cu.rglob("*.cuh"), *cu.rglob("*.cu")])
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if generic.search(line)
+    ]
+    assert not found

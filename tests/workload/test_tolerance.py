@@ -256,3 +256,18 @@ def test_rows_of_a_few_tokens_have_magnitudes_of_their_own():
     expected = np.array([[1.0], [1e-3]]) * np.random.default_rng(0).normal(size=(2, 256))
     found = np.asarray(Typical(expected).at(np.arange(expected.size))).reshape(2, 256)
     assert 0.5 < found[0, 0] < 1.5 and 0.5e-3 < found[1, 0] < 1.5e-3
+
+
+def test_fp8_truncation_is_permitted_for_large_elements():
+    """Partial sums with 13 bits of fraction that grow to 6 times the typical magnitude lose more than the typical term."""
+    steps = 128
+    products = np.random.default_rng(0).normal(0, steps**-0.5, (steps, 64, 64))
+    products[:, 0, 0] += (6 - products[:, 0, 0].sum()) / steps
+    exact, partial = products.sum(0), np.zeros((64, 64))
+    for step in products:
+        fraction, exponent = np.frexp(partial + step)
+        partial = np.ldexp(np.trunc(np.ldexp(fraction, 14)), exponent - 14)
+    rule = Rule(None, sums=Sums(32 * steps, unit="e4m3", narrow="float8_e4m3fn"))
+    assert 6 - partial[0, 0] > 0.018
+    assert compare("c", partial.astype(f32), exact, rule).verified
+    assert not compare("c", (exact * 1.02).astype(f32), exact, rule).verified

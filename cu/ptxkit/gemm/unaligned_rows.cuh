@@ -111,19 +111,26 @@ __device__ __forceinline__ void store_swizzled(unsigned to, const UnalignedRows<
 #pragma unroll 1
     for (int first = 0; first < VECTORS; first += BATCH) {
         typename UnalignedRows<T>::Pair pairs[BATCH];
-        auto each = [&](int i, auto&& use) {
+        struct Vector {
+            unsigned row, x, to;
+        };
+        auto vector = [&](int i) {
             const unsigned index = (first + i) * THREADS + thread, line = index / 8, column = index % 8 * VECTOR_BYTES;
-            unsigned row, x;
-            place(line, row, x);
-            use(row, x + column, to + swizzled<128>(line * 128 + column));
+            Vector found;
+            place(line, found.row, found.x);
+            found.x += column;
+            found.to = to + swizzled<128>(line * 128 + column);
+            return found;
         };
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            each(i, [&](unsigned row, unsigned x, unsigned) { pairs[i] = matrix.load(row, x); });
+            const Vector at = vector(i);
+            pairs[i] = matrix.load(at.row, at.x);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            each(i, [&](unsigned row, unsigned x, unsigned at) { st_shared(at, matrix.select(pairs[i], row, x)); });
+            const Vector at = vector(i);
+            st_shared(at.to, matrix.select(pairs[i], at.row, at.x));
         }
     }
 }

@@ -15,7 +15,7 @@ from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
 from ptxkit.kernels.gemm.product import HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.tolerance import TF32_TRUNCATED, Sums
+from ptxkit.workload.tolerance import Sums
 
 REQUIRES = ("sm_90a",)
 ROW_BYTES = 128  # of a row of a tile in shared memory
@@ -298,7 +298,7 @@ class MatmulFused(HasLayout, Workload):
         narrow = "" if self.dtype == "s8" else dtype_of(self.kind).name
         sums = Sums(self.k, stated=True, unit=self.dtype, narrow="" if narrow == "float32" else narrow)
         typical = AMPLIFIED[self.activation] * (sums.error("float32") + F32_ROUNDINGS)
-        relative = F32_ROUNDINGS + (TF32_TRUNCATED if self.dtype == "tf32" else 0.0)
+        relative = F32_ROUNDINGS + sums.relative
         found = {"c": Tolerance(relative=relative, absolute=1e-7, ulp=0.5, typical=typical)}
         return {**found, "largest": Tolerance(relative=relative, typical=typical)} if self.amax else found
 
