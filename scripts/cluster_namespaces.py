@@ -25,7 +25,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ptxkit.cluster import dispatch
+from ptxkit.cluster import roster
 from ptxkit.cluster.connection import connected
 from ptxkit.cluster.seats import CPU
 from ptxkit.cluster.security import write_keys
@@ -127,7 +127,7 @@ def main() -> None:
                     time.sleep(0.2)
                 last = count == counts[-1]
                 if last and given.cut:
-                    dispatch.HUNG_S = 8.0
+                    roster.HUNG_S = 8.0
                     threading.Thread(target=cut, args=(names[count - 1], given.cut), daemon=True).start()
                 begin, mine, its = time.perf_counter(), time.process_time(), processor_s(scheduler.pid)
                 number = count * given.tasks

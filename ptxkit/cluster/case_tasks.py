@@ -23,6 +23,7 @@ from ptxkit.cluster import held
 from ptxkit.cluster.child import Child
 from ptxkit.cluster.gpus import from_values
 from ptxkit.cluster.images import fetch_images
+from ptxkit.cluster.work import this_worker
 from ptxkit.errors import PtxkitError, UnavailableError
 from ptxkit.exit_codes import ExitCode
 from ptxkit.sweep.canary import CANARY_S, Canary
@@ -164,11 +165,9 @@ def check_case(
 
 
 def _in_child(order: CaseOrder, images: tuple[str, ...], source: str, function: Any, *arguments: Any) -> Any:
-    from distributed import get_worker
-
     if source:
         fetch_images(images, source)
-    where = {"worker": str(get_worker().name), "host": platform.node()}
+    where = {"worker": str(this_worker().name), "host": platform.node()}
     with held.using(order.ticket, lambda: CaseProcesses(order)) as processes:
         with processes.child(gpu=order.timed) as child:
             found, lost = child.ask(function, *arguments, where, limit_s=order.limit_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ptxkit.cluster.work import this_worker
 from ptxkit.compiler.cache import default_cache
 
 FETCH_S = 20.0  # to get images from another worker; after that they are compiled here
@@ -19,11 +20,10 @@ async def images(keys: Sequence[str]) -> dict[str, bytes]:
 
 def fetch_images(keys: Sequence[str], source: str) -> None:
     """Get images that this worker's cache lacks from the worker that compiled them; failing that, they are compiled here."""
-    from distributed import get_worker
     from distributed.utils import sync
 
     store = default_cache()
-    worker = get_worker()
+    worker = this_worker()
     missing = [key for key in keys if key and store.get(key) is None]
     if not missing or source == worker.address:
         return

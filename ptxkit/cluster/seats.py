@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ CPU, GPU = "CPU", "GPU"  # resources of workers
 
 @dataclass(eq=False)
 class Job:
-    """One task, which may be placed several times.
+    """One function to be executed, which may be placed several times.
 
     Attributes:
         what: names it in messages.
@@ -22,7 +22,7 @@ class Job:
         prefers: address of the worker that should execute it, or "". only: of the one that must, or ""; the future raises
             FaultError if that one is lost or not used any more.
         future: of its result. where: address of the worker that executed it.
-        ended: the workers that ended while they executed it.
+        ended: the workers that ended while they executed it. seconds: that the last execution took.
     """
 
     what: str
@@ -34,6 +34,27 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     where: str = ""
     ended: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether its result is known."""
+        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+
+
+@dataclass(eq=False)
+class Bundle:
+    """Jobs that one task of Dask executes.
+
+    Attributes:
+        seat: the worker. task: the future of Dask. jobs: number -> those whose answer is not known.
+        asked: whether its result was requested.
+    """
+
+    seat: Seat
+    task: Any
+    jobs: dict[int, Job]
+    asked: bool = False
 
 
 @dataclass(eq=False)
@@ -42,7 +63,7 @@ class Seat:
 
     Attributes:
         address, name, host: of the worker. slots: resource -> how many jobs it executes at a time.
-        running: its jobs, with their tasks in Dask. done: number of jobs that it has executed, by resource.
+        running: its jobs, in the order in which it begins them. done: number of jobs that it has executed, by resource.
         rests: how often its GPU throttled, and rests_until: our clock until which it gets no job for the GPU.
         state: of its GPU in words, or "".
     """
@@ -52,17 +73,44 @@ class Seat:
     host: str
     slots: dict[str, int]
     described: Mapping[str, Any]
-    running: dict[Job, Any] = field(default_factory=dict)
+    running: dict[Job, Bundle] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
     rests: int = 0
     rests_until: float = 0.0
     state: str = ""
+    _count: Counter[str] = field(default_factory=Counter)
 
-    def free(self, resource: str) -> int:
-        """How many more jobs it can execute."""
-        if resource == GPU and self.rests_until > time.monotonic():
+    def give(self, job: Job, bundle: Bundle) -> None:
+        """It has got a job."""
+        self.running[job] = bundle
+        self._count[job.resource] += 1
+
+    def take(self, job: Job) -> Bundle:
+        """It does not have a job any more."""
+        self._count[job.resource] -= 1
+        return self.running.pop(job)
+
+    def room(self, resource: str, ahead: int = 0) -> int:
+        """How many more jobs it can get.
+
+        Args:
+            ahead: number of jobs that wait there, so that it has the next one when one is done.
+        """
+        slots = self.slots.get(resource, 0)
+        if not slots or (resource == GPU and self.rests_until > time.monotonic()):
             return 0
-        return self.slots.get(resource, 0) - sum(job.resource == resource for job in self.running)
+        return slots + ahead - self.count(resource)
+
+    def count(self, resource: str) -> int:
+        """How many jobs it has."""
+        return self._count[resource]
+
+    def begun(self) -> list[Job]:
+        """The jobs that it may have begun: it begins them in order, and its last answers may not have arrived."""
+        found: list[Job] = []
+        for resource, slots in self.slots.items():
+            found += [job for job in self.running if job.resource == resource][: 2 * slots]
+        return found
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"
@@ -79,3 +127,8 @@ class Seat:
         if self.slots.get(GPU) and self.rests_until > time.monotonic():
             doing = f"rests because its GPU throttles{', ' if doing else ''}{doing}"
         return f"{self}: {self.done[GPU] or self.done[CPU]} done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
+
+
+def slots_of(seats: Iterable[Seat], resource: str) -> int:
+    """How many jobs workers execute at a time."""
+    return sum(seat.slots.get(resource, 0) for seat in seats)

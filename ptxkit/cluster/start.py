@@ -16,13 +16,13 @@ from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
 from ptxkit.cluster.reasons import reason
-from ptxkit.cluster.seats import CPU, GPU
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep.interrupts import interrupts_blocked
 
 CORES_A_WORKER = 8  # of a cluster on this machine: a worker that ends takes what its processes were compiling with it
 LEAST_WORKERS = 2
+THREADS = 4  # of a worker for bundles of jobs, which wait in them, beside two for each slot
 START_S = 120.0  # for a worker to connect to its scheduler
 LOOPBACK = "127.0.0.1"
 
@@ -32,6 +32,7 @@ def quiet() -> None:
     import dask
 
     dask.config.set({"distributed.worker.daemon": False})  # workers have processes of their own
+    dask.config.set({"distributed.admin.low-level-log-length": 100})  # a scheduler keeps so many answers of each command
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in ("core", "scheduler", "worker", "nanny", "client", "comm", "batched"):
         logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
@@ -52,8 +53,7 @@ def worker_options(
     return {
         "scheduler_ip": scheduler,
         "host": host,
-        "nthreads": slots + (gpu is not None),
-        "resources": {CPU: slots, **({} if gpu is None else {GPU: 1})},
+        "nthreads": 2 * slots + THREADS,
         "name": name,
         "security": security,
         "memory_limit": 0,  # Dask would end a worker whose compilers need much memory for a moment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ptxkit.cluster.connection import Connection, listed_workers
-from ptxkit.cluster.dispatch import objection
 from ptxkit.cluster.identity import identity
+from ptxkit.cluster.roster import objection
 
 
 def survey(cluster: Connection) -> list[dict[str, Any]]:
@@ -24,7 +24,6 @@ def survey(cluster: Connection) -> list[dict[str, Any]]:
     mine = identity()
     found = cluster.workers()
     known = listed_workers(cluster.client)
-    tasks = cluster.client.processing()
     rows = []
     for address, info in known.items():
         told = found.get(address)
@@ -38,7 +37,7 @@ def survey(cluster: Connection) -> list[dict[str, Any]]:
                 "pid": described.get("pid"),
                 "gpu": started.get("gpu"),
                 "slots": started.get("slots", 0),
-                "tasks": len(tasks.get(address, ())),
+                "tasks": described.get("jobs", 0),
                 "sweeps": described.get("sweeps", 0),
                 "identity": described.get("identity", {}),
                 "cache": described.get("cache"),

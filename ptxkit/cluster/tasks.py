@@ -16,6 +16,7 @@ from ptxkit.cluster import held
 from ptxkit.cluster.held import WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.identity import identity
 from ptxkit.cluster.images import HANDLER, fetch_images, images
+from ptxkit.cluster.work import count, this_worker
 from ptxkit.compiler.cache import default_cache
 from ptxkit.sweep.canary import CANARY_S, Reading
 from ptxkit.sweep.compiling import Compiled
@@ -63,6 +64,7 @@ def describe(*kernels: str, dask_worker: Any) -> dict[str, Any]:
         "started": dask.config.get("ptxkit.worker", None),
         "cache": stored,
         "sweeps": held.count(),
+        "jobs": count(),
         "last": dict(_last),
     }
 
@@ -90,11 +92,9 @@ def measure_tile(order: Order, tile: Mapping[str, Any], compiled: Compiled, sour
         WorkerUnfit: this worker would compile something else, cannot measure, or its GPU computes wrong.
         WorkerThrottled: its GPU throttled, so that the time says nothing.
     """
-    from distributed import get_worker
-
     from ptxkit.workload.launch import Tile
 
-    worker = get_worker()
+    worker = this_worker()
     with _using(order) as executor:
         _prepare(executor, [(tile, compiled, source)])
         canary = _canary(order, executor) if order.timed else None
@@ -147,9 +147,7 @@ def measure_leaders(
     Raises:
         WorkerUnfit, WorkerThrottled: see :func:`measure_tile`.
     """
-    from distributed import get_worker
-
-    here = {"worker": str(get_worker().name), "host": platform.node()}
+    here = {"worker": str(this_worker().name), "host": platform.node()}
     with _using(order) as executor:
         _prepare(executor, tiles)
         _canary(order, executor, now=True)
@@ -166,10 +164,8 @@ def _prepare(executor: LocalExecutor, tiles: Iterable[tuple[Mapping[str, Any], C
     Raises:
         WorkerUnfit: it makes other machine code.
     """
-    from distributed import get_worker
-
     for tile, compiled, source in tiles:
-        if source == get_worker().address:
+        if source == this_worker().address:
             continue
         fetch_images(compiled.images, source)
         found = executor.compile(tile).result()  # from the cache, unless a file differs

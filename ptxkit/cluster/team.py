@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from ptxkit.cluster.dispatch import Dispatcher
 from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 
 WORKERS_S = 60.0  # to wait for the first worker that can be used
+REPORT_S = 0.2  # for which a report is repeated: one about many workers takes time
 RELEASE_S = 5.0  # to end the processes of workers after a command
 
 
@@ -40,6 +42,7 @@ class Team:
     ) -> None:
         self.ticket = uuid.uuid4().hex
         self._client = connection.client
+        self._report, self._reported_at = "", -REPORT_S
         self.dispatcher = Dispatcher(self._client, connection.title, kernels, say, gpu)
         try:
             self.dispatcher.wait_for_workers(WORKERS_S)
@@ -70,9 +73,13 @@ class Team:
 
     def report(self) -> str:
         """How many workers there are and what each has done, and below that a line about each of them."""
+        if time.monotonic() - self._reported_at < REPORT_S:
+            return self._report
         seats = self.seats()
         each = " ".join(f"{seat.name}:{seat.done[GPU] or seat.done[CPU]}" for seat in seats)
-        return "\n".join([f"{len(seats)} workers {each}", *(seat.line() for seat in seats)])
+        self._report = "\n".join([f"{len(seats)} workers {each}", *(seat.line() for seat in seats)])
+        self._reported_at = time.monotonic()
+        return self._report
 
     def hosts(self) -> Counter[str]:
         """How many workers each machine has."""

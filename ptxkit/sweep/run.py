@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,6 +18,7 @@ from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.executor import Executor
 from ptxkit.sweep.journal import Entry, Journal
 from ptxkit.sweep.local import LocalExecutor
+from ptxkit.sweep.pending import Pending
 from ptxkit.sweep.problem import Problem
 from ptxkit.sweep.search import Search
 from ptxkit.workload.ahead import is_slow
@@ -108,15 +109,14 @@ class Sweep:
             slow=is_slow(self.problem.workload, self.problem.chosen),
         )
         starting = self._executor.start()
-        pending: dict[Future[Any], _Step] = {}
+        pending: Pending[_Step] = Pending()
         try:
             while self._ask(pending) or pending:
                 rate = len(self.done) / max(1e-9, time.perf_counter() - begin)
                 known = f"{len(self.done)} of {self.evaluations}, {rate:.1f} a second, best {self._shown(self._best)}"
                 say(", ".join(filter(None, (known, self._executor.report()))))
-                ready, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in ready:
-                    self._advance(pending.pop(future), future, pending)
+                for future, step in pending.done():
+                    self._advance(step, future, pending)
             self.spent["explored"] = time.perf_counter() - begin
             mixing = self._disassemble()  # in the compiling processes, which are idle during the repeated measurement
             if self.timed:
@@ -136,9 +136,9 @@ class Sweep:
             self._executor.end()
         return self.entries()
 
-    def _keep(self, pending: dict[Future[Any], _Step]) -> None:
+    def _keep(self, pending: Pending[_Step]) -> None:
         """Record what was measured when the sweep was stopped and has not been read yet."""
-        for future, step in pending.items():
+        for future, step in pending.futures.items():
             if step.compiled is not None and future.done() and not future.cancelled() and future.exception() is None:
                 self._record(step.tile, _with(future.result(), step.compiled))
 
@@ -170,7 +170,7 @@ class Sweep:
         wanted = {e.fingerprint: e for e in (*leaders(good), *good[: self.shown]) if e.fingerprint not in begun}
         return {self._executor.mix(e.key): f for f, e in wanted.items()}
 
-    def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
+    def _ask(self, pending: Pending[_Step]) -> bool:
         """Start as many tiles as the search and the processes can have in flight; returns whether there were any."""
         slots = self._executor.slots
         ahead = max(self.search.ahead, AHEAD * self._executor.measurers)  # many GPUs are not left idle by a search
@@ -189,10 +189,11 @@ class Sweep:
         self._start_on(tiles, pending)
         return bool(tiles)
 
-    def _start_on(self, tiles: Sequence[Tile], pending: dict[Future[Any], _Step]) -> None:
-        pending.update({self._executor.compile(t): _Step(t) for t in tiles})
+    def _start_on(self, tiles: Sequence[Tile], pending: Pending[_Step]) -> None:
+        for tile in tiles:
+            pending.add(self._executor.compile(tile), _Step(tile))
 
-    def _advance(self, step: _Step, future: Future[Any], pending: dict[Future[Any], _Step]) -> None:
+    def _advance(self, step: _Step, future: Future[Any], pending: Pending[_Step]) -> None:
         """Called when a step of a tile is done: starts its next step or records its entry."""
         try:
             result = future.result()
@@ -214,7 +215,7 @@ class Sweep:
         for tile, compiled in self._alike.pop(step.compiled.fingerprint):
             self._place(tile, compiled, pending)
 
-    def _place(self, tile: Tile, compiled: Compiled, pending: dict[Future[Any], _Step]) -> None:
+    def _place(self, tile: Tile, compiled: Compiled, pending: Pending[_Step]) -> None:
         """Handle a compiled tile: record a failure or a known result, wait for a tile with the same fingerprint, or
         measure it."""
         known = self.journal.known(compiled.fingerprint) if not compiled.error else None
@@ -229,7 +230,7 @@ class Sweep:
         else:
             self._alike[compiled.fingerprint] = []
             future = self._executor.measure(tile, compiled, lambda: self._best)
-            pending[future] = _Step(tile, compiled)
+            pending.add(future, _Step(tile, compiled))
 
     def _record(self, tile: Tile, entry: Entry, write: bool = True) -> None:
         self.done[tile] = entry

@@ -13,7 +13,7 @@ pytest.importorskip("distributed", reason="clusters need Dask")
 from ptxkit_clusters import pids, wait_for
 from ptxkit_processes import Command, run
 
-from ptxkit.cluster import connection, dispatch, tasks
+from ptxkit.cluster import connection, roster, tasks
 from ptxkit.cluster.connection import connected
 from ptxkit.cluster.executor import ClusterExecutor
 from ptxkit.cluster.security import write_keys
@@ -72,7 +72,7 @@ def test_a_cluster_finds_what_this_machine_finds_and_either_goes_on(cluster, pro
 
 
 def test_a_worker_that_differs_is_refused_by_name(cluster, problem, tmp_path, said, monkeypatch):
-    monkeypatch.setattr(dispatch, "identity", lambda *kernels: {**tasks.identity(*kernels), "nvrtc": "1.0"})
+    monkeypatch.setattr(roster, "identity", lambda *kernels: {**tasks.identity(*kernels), "nvrtc": "1.0"})
     with pytest.raises(UnavailableError, match=r"the worker emulator0 on .* is not used: nvrtc .* there, 1\.0 here"):
         sweep(problem(), tmp_path / "j", cluster, said)
     assert len(said) == 2
@@ -112,7 +112,7 @@ def test_images_travel_to_the_worker_that_measures(cluster, problem, tmp_path):
 
 
 def test_a_hung_worker_is_left_out(cluster, problem, tmp_path, said, monkeypatch):
-    monkeypatch.setattr(dispatch, "HUNG_S", 4.0)
+    monkeypatch.setattr(roster, "HUNG_S", 4.0)
     first, _ = pids(cluster)
     swept = sweep(problem(), tmp_path / "j", cluster, said)
     try:
@@ -140,7 +140,7 @@ def test_a_configuration_that_kills_workers_is_quarantined_after_two(cluster, pr
 
 
 def test_a_lost_scheduler_stops_the_sweep_which_goes_on_elsewhere(no_thread_left, problem, tmp_path, said, monkeypatch):
-    monkeypatch.setattr(dispatch, "LOST_S", 3.0)
+    monkeypatch.setattr(roster, "LOST_S", 3.0)
     monkeypatch.setattr(connection, "CONNECT_S", 6.0)
     keys = str(tmp_path / "keys")
     write_keys(keys)
