@@ -9,7 +9,8 @@ from ptxkit.errors import FaultError
 
 DEATHS = 2  # workers that may end while they execute a job, before it is put aside
 BY_CHANCE = 3  # workers that ended for no job's sake, from which on jobs that were put aside are tried again
-MOST_DEATHS = 4  # workers that may end while they execute a job, before it is given up in any case
+MOST_DEATHS = 4  # workers that may end while they execute a job, before it is given up though workers end by chance
+EACH = 3  # further workers that ended for no job's sake, for each of which one more is allowed
 
 
 class Suspects:
@@ -32,7 +33,7 @@ class Suspects:
             job.ended.append(whom)
             if len(job.ended) < DEATHS:
                 again.append(job)
-            elif len(job.ended) < MOST_DEATHS:
+            elif len(job.ended) < MOST_DEATHS + self._by_chance() // EACH:
                 self.aside.append(job)
             else:
                 quarantine(job)
@@ -44,13 +45,16 @@ class Suspects:
         Returns:
             Those to be placed again.
         """
-        innocent = sum(all(job.succeeded for job in jobs) for jobs in self._deaths)
         aside, self.aside = self.aside, []
-        if innocent >= BY_CHANCE:
+        if self._by_chance() >= BY_CHANCE:
             return aside
         for job in aside:
             quarantine(job)
         return []
+
+    def _by_chance(self) -> int:
+        """How many workers ended with nothing but jobs that were right afterwards."""
+        return sum(all(job.succeeded for job in jobs) for jobs in self._deaths)
 
 
 def quarantine(job: Job) -> None:
