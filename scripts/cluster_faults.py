@@ -88,12 +88,15 @@ def main() -> int:
                 times = Counter(entry.key for entry in entries)
                 lost = len(want.keys() - times.keys())
                 twice = sum(count > 1 for count in times.values())
-                other = sum(entry.cost != want[entry.key] for entry in entries)
+                others = [entry for entry in entries if entry.cost != want[entry.key]]
                 winner = found[0].key == alone[0].key
-                wrong += lost + twice + other + (not winner)
+                wrong += lost + twice + len(others) + (not winner)
                 seconds = time.monotonic() - mine
                 same = "yes" if winner else "NO"
-                print(f"{number:5}  {seconds:7.1f}  {len(killed):6}  {lost:4}  {twice:5}  {other:13}  {same}", flush=True)
+                counts = f"{len(killed):6}  {lost:4}  {twice:5}  {len(others):13}"
+                print(f"{number:5}  {seconds:7.1f}  {counts}  {same}", flush=True)
+                for entry in others:
+                    print(f"       {entry.tile}: {entry.status}: {entry.error}", flush=True)
     return int(wrong > 0)
 
 
