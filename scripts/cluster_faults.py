@@ -25,6 +25,7 @@ from pathlib import Path
 from ptxkit.cluster import start
 from ptxkit.cluster.connection import Connection, connected
 from ptxkit.cluster.executor import ClusterExecutor
+from ptxkit.errors import UnavailableError
 from ptxkit.sweep import search
 from ptxkit.sweep.journal import Entry, Journal, read
 from ptxkit.sweep.problem import Problem, explore
@@ -46,11 +47,11 @@ def swept(path: Path, evaluations: int, cluster: Connection | None) -> list[Entr
 def kill(cluster: Connection, every: float, generator: random.Random, killed: list[int], over: threading.Event) -> None:
     """Kill a random worker at each interval; the cluster starts another one."""
     while not over.wait(every):
-        with suppress(Exception):  # the worker that is asked may have been killed
+        with suppress(UnavailableError, ProcessLookupError):  # a worker that is asked has just been killed
             pids = sorted(w["pid"] for w in cluster.workers().values() if isinstance(w, dict))
-            victim = generator.choice(pids)
-            os.kill(victim, signal.SIGKILL)
-            killed.append(victim)
+            if pids:
+                os.kill(victim := generator.choice(pids), signal.SIGKILL)
+                killed.append(victim)
 
 
 def main() -> int:
@@ -72,18 +73,18 @@ def main() -> int:
         print("sweep  seconds  killed  lost  twice  other results  same winner", flush=True)
         with connected("local", None, False, given.workers) as cluster:
             begin, number = time.monotonic(), 0
+            killed: list[int] = []
+            over = threading.Event()
+            arguments = (cluster, given.every, random.Random(given.seed), killed, over)
+            killer = threading.Thread(target=kill, args=arguments, daemon=True)
+            killer.start()
             while time.monotonic() - begin < given.seconds:
                 number += 1
                 path = Path(folder) / f"journal{number}"
-                killed: list[int] = []
-                over = threading.Event()
-                arguments = (cluster, given.every, random.Random(given.seed + number), killed, over)
-                killer = threading.Thread(target=kill, args=arguments, daemon=True)
-                killer.start()
+                before = len(killed)
                 mine = time.monotonic()
                 found = swept(path, given.evaluations, cluster)
-                over.set()
-                killer.join()
+                kills = len(killed) - before
                 entries = read(path).entries
                 times = Counter(entry.key for entry in entries)
                 lost = len(want.keys() - times.keys())
@@ -93,10 +94,13 @@ def main() -> int:
                 wrong += lost + twice + len(others) + (not winner)
                 seconds = time.monotonic() - mine
                 same = "yes" if winner else "NO"
-                counts = f"{len(killed):6}  {lost:4}  {twice:5}  {len(others):13}"
+                counts = f"{kills:6}  {lost:4}  {twice:5}  {len(others):13}"
                 print(f"{number:5}  {seconds:7.1f}  {counts}  {same}", flush=True)
                 for entry in others:
                     print(f"       {entry.tile}: {entry.status}: {entry.error}", flush=True)
+            over.set()
+            killer.join()
+            print(f"{len(killed)} workers killed in {time.monotonic() - begin:.0f} s", flush=True)
     return int(wrong > 0)
 
 

@@ -156,6 +156,7 @@ class Dispatcher:
         """See which workers have come and gone."""
         for seat, how in self._roster.look():
             self._lose(seat, how)
+        self._suspects.by_chance = self._roster.ended_unused
         self._roster.check(starved=self._placing.waits(GPU) and not self.slots(GPU))
         self._bundles.look()
         if self.seats:

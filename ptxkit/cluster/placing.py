@@ -104,11 +104,15 @@ class Placing:
                     yield bundle
 
     def _suspect(self, resource: str, able: list[Seat]) -> tuple[Seat | None, Job | None]:
-        """The worker that is kept for jobs that were executed by a worker that ended; and one of them, if it is free."""
+        """The worker that is kept for jobs that were executed by a worker that ended; and one of them, if it is free.
+
+        One that has executed jobs before is preferred: on another, the job would be suspected again if the worker ended
+        for another reason while its processes start, which takes seconds.
+        """
         suspect = next((job for job in self._waiting[resource] if job.ended), None)
         if suspect is None:
             return None, None
-        reserved = min(able, key=lambda seat: len(seat.running), default=None)
+        reserved = min(able, key=lambda seat: (not seat.done[resource], len(seat.running)), default=None)
         if reserved is None or reserved.running:
             return reserved, None
         self._waiting[resource].remove(suspect)

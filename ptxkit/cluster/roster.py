@@ -42,7 +42,7 @@ class Roster:
 
     Attributes:
         seats: address -> a worker that is used. refused: address -> why a worker is not used. asked: addresses of workers that
-            are being described.
+            are being described. ended_unused: number of workers that ended while they were being described.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Roster:
         self.seats: dict[str, Seat] = {}
         self.refused: dict[str, str] = {}
         self.asked: set[str] = set()
+        self.ended_unused = 0
         self._lives: dict[str, _Life] = {}
         self._listing: Future[Any] | None = None  # the list of workers that was requested of the scheduler
         self._describer = ThreadPoolExecutor(8, "ptxkit-describer")  # workers may hang
@@ -95,6 +96,7 @@ class Roster:
         for address in [a for a in self._lives if a not in workers]:
             del self._lives[address]
             self.refused.pop(address, None)
+            self.ended_unused += address in self.asked
         lost = [(seat, "has ended") for a, seat in self.seats.items() if a not in self._lives]
         hung = f"has given no sign of life for {HUNG_S:g} s"
         lost += [(s, hung) for a, s in self.seats.items() if a in self._lives and self._lives[a].hung]

@@ -110,7 +110,7 @@ def test_a_case_that_never_ends_is_recorded_and_the_others_are_measured(cluster,
 
 def test_a_case_that_kills_its_process_is_quarantined_after_two(cluster, described):
     (case,) = measured(cluster, [described("fatal", fate="os.kill(os.getpid(), signal.SIGKILL)")], []).cases
-    assert "quarantined: the workers emulator" in case.rows[0].error
+    assert "quarantined: the worker" in case.rows[0].error
     assert case.exit_code == ExitCode.FAULT
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ptxkit.cluster import placing, work
+from ptxkit.cluster import placing, roster, work
 from ptxkit.cluster.bundles import Bundles
 from ptxkit.cluster.held import WorkerThrottled
 from ptxkit.cluster.placing import Placing
@@ -139,6 +139,47 @@ def test_a_job_is_quarantined_after_two_workers_unless_workers_end_whatever_they
     assert not one.future.done()  # three that ended by chance allow a fifth
     suspects.ended("h", [one])
     assert "quarantined" in str(one.future.exception(0))
+
+
+@pytest.mark.parametrize("ended", ["idle", "unused", "innocent"])
+def test_one_worker_that_ends_without_a_reason_is_enough_to_try_again(ended):
+    suspects, one = Suspects(), job()
+    suspects.ended("a", [one])
+    suspects.ended("b", [one])
+    if ended == "unused":
+        suspects.by_chance = 1
+    else:
+        others = [] if ended == "idle" else [job()]
+        for other in suspects.ended("c", others):
+            other.future.set_result(0)
+    assert suspects.judge() == [one]
+
+
+def test_a_worker_that_was_started_again_is_named_once():
+    suspects, one = Suspects(), job()
+    suspects.ended("a", [one])
+    suspects.ended("a", [one])
+    suspects.judge()
+    with pytest.raises(FaultError, match="quarantined: the worker a ended 2 times while it executed it"):
+        one.future.result(0)
+
+
+def test_a_suspect_is_executed_on_a_worker_whose_processes_have_started(clock):
+    waiting, jobs = accepted(1)
+    jobs[0].ended.append("c")
+    fresh, warm = seat("fresh"), seat("warm")
+    warm.done[GPU] = 3
+    assert placed(waiting, [fresh, warm]) == [("warm", 1)]
+
+
+def test_a_worker_that_ends_before_it_has_a_job_is_counted():
+    workers = roster.Roster(None, "", (), print, None, lambda function, *arguments: None)
+    try:
+        for listed in ({"a": {"last_seen": 1.0}}, {}, {}):
+            assert workers._compare(listed, time.monotonic()) == []
+    finally:
+        workers.close()
+    assert workers.ended_unused == 1
 
 
 class Task:

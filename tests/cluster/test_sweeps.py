@@ -135,7 +135,7 @@ def test_a_configuration_that_kills_workers_is_quarantined_after_two(cluster, pr
     entries = sweep(problem(fatal=128), tmp_path / "j", cluster, said).run()
     found = {e.tile["THREADS"]: e for e in entries}
     assert {t: e.status for t, e in found.items()} == {t: "fault" if t == 128 else "ok" for t in THREADS}
-    assert "quarantined: the workers emulator" in found[128].error
+    assert "quarantined: the worker" in found[128].error
     assert sum("has ended" in line for line in said) == 2
 
 
