@@ -49,7 +49,7 @@ def choice_on(gpu: Gpu, kernel: str, fields: dict[str, Any]) -> Choice:
 
 def verified(choice: Choice) -> str:
     """``"verified"``, or what is wrong, of the chosen variant and tile in the emulator at reduced sizes."""
-    resolved = choice.option.resolved
+    resolved = choice.chosen.resolved
     workload = resolved.workload
     small: Workload = reduced(workload)
     if resolved.tile and resolved.tile not in resolved.variant.tiles(small, dict(resolved.tile)):

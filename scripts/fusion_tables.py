@@ -13,7 +13,7 @@ from pathlib import Path
 from ptxkit.bench.results import expectations
 from ptxkit.fusion.kinds import KINDS
 from ptxkit.fusion.machine import machine_for
-from ptxkit.fusion.reality import NOT_COMPARED, comparisons, rank_correlation
+from ptxkit.fusion.model_validation import NOT_COMPARED, comparisons, rank_correlation
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fusion.md"
 GPU = "NVIDIA H200"

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     for shape in shapes:
         workload = shape.workload.on(facts)
-        resolved = choose(workload, target=facts.target).option.resolved
+        resolved = choose(workload, target=facts.target).chosen.resolved
         needed = found.setdefault((workload.name, str(workload.options.get("dtype", workload.work().unit))), Needed())
         needed.cases += 1
         for program in resolved.programs:

@@ -50,9 +50,9 @@ def compiled_candidates(family: str, fields: Sequence[Any], facts: DeviceFacts, 
     kernel, values = fields
     workload = registry.get(kernel)(**values).on(facts)
     generator = random.Random(f"{kernel} {values} {seed}")
-    options = choose(workload, target=facts.target)
-    order = [o.resolved for o in options.options]
-    chosen = options.option.resolved
+    choice = choose(workload, target=facts.target)
+    order = [o.resolved for o in choice.candidates]
+    chosen = choice.chosen.resolved
     wanted = [chosen, *(r for r in order if r is not chosen)]
     place = order.index(chosen)
     for index, share in ((place, 0.7), (max(0, place - 1), 0.3)):

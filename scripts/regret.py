@@ -62,17 +62,17 @@ class Found:
     @property
     def last(self) -> str:
         """The last variant that runs."""
-        return self.choice.options[-1].name
+        return self.choice.candidates[-1].name
 
     @property
     def unobjectionable(self) -> str:
         """The last variant to which nothing is objected: the choice without the model."""
-        return ([o for o in self.choice.options if not o.objection] or self.choice.options)[-1].name
+        return ([o for o in self.choice.candidates if not o.objection] or self.choice.candidates)[-1].name
 
     @property
     def modelled(self) -> str:
         """The variant with the smallest predicted time, the last of several: the model without order and objections."""
-        return min(reversed(self.choice.options), key=lambda option: option.terms.total).name
+        return min(reversed(self.choice.candidates), key=lambda candidate: candidate.terms.total).name
 
 
 def workload_of(key: str) -> Workload:
@@ -168,7 +168,7 @@ def _quantiles(regrets: Sequence[float]) -> list[str]:
 
 
 def _short(found: Found) -> str:
-    workload = found.choice.option.resolved.workload
+    workload = found.choice.chosen.resolved.workload
     defaults = type(workload)().options
     options = {k: v for k, v in workload.options.items() if v != defaults[k]}
     return " ".join([workload.name, *(f"{k}={v}" for k, v in {**workload.sizes, **options}.items())])
@@ -178,8 +178,8 @@ def fitted(found: Sequence[Found], recorded: Mapping[str, Any]) -> dict[str, flo
     """The coefficients that follow from the recorded times."""
     waves = []
     for f in found:
-        for option in f.choice.options:
-            kernel = f.choice.option.resolved.workload.name
+        for option in f.choice.candidates:
+            kernel = f.choice.chosen.resolved.workload.name
             count = option.terms.waves / WAVE_US
             if f"{kernel}:{option.name}" in ONE_ELEMENT and option.name in f.times and count > 20:
                 waves.append(f.times[option.name] / count)

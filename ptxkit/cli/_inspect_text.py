@@ -44,7 +44,7 @@ def page(subject: Subject) -> Iterator[str]:
     """The default page: resources, occupancy, mix, loops, findings."""
     from ptxkit.inspect.advice import findings
     from ptxkit.inspect.classes import mix
-    from ptxkit.inspect.cycles import loops
+    from ptxkit.inspect.natural_loops import loops
     from ptxkit.inspect.report import mix_of_ptx
 
     yield heading(subject)

@@ -52,7 +52,7 @@ def run_tuned(kernel: str, numbers: Sequence[str], how: Request, count: int) -> 
     _show(tuning, tried, store.path_for(how.device.name) if winner is not None else None, how.as_json)
     for one in tried:
         if one.error:
-            what = f"{one.option.name} {one.option.resolved.tile}".rstrip()  # there may be no tile
+            what = f"{one.candidate.name} {one.candidate.resolved.tile}".rstrip()  # there may be no tile
             to_stderr(f"{what}: {one.error.splitlines()[0]}", fg="yellow")
     if winner is not None:
         store.record(how.device.name, winner)
@@ -76,9 +76,9 @@ def _tuning(kernel: str, numbers: Sequence[str], how: Request, count: int) -> Tu
         _check_offered(found, [variant for variant in meant if name in variant.tile] or meant, name, value)
     workload = found.make(sizes, how.options, small=is_emulating(how.device))
     workload = workload.on(how.device.facts_for(how.target))
-    options = ranked(workload, count, how.device, how.target, how.tile, how.variants)
+    candidates = ranked(workload, count, how.device, how.target, how.tile, how.variants)
     stuck = None if is_emulating(how.device) else partial(end_stuck, how.device.name)
-    return Tuning(kernel, workload, how.device, options, how.seed, iterations, how.timeout_s, stuck)
+    return Tuning(kernel, workload, how.device, candidates, how.seed, iterations, how.timeout_s, stuck)
 
 
 def _check_offered(kernel: type[Workload], variants: Sequence[Variant], name: str, value: str) -> None:
@@ -110,17 +110,17 @@ def _value(tuning: Tuning, tried: Sequence[Tried] | None, path: Path | None) -> 
     from ptxkit.sweep.tune import Tried
 
     workload, device = tuning.workload, tuning.device
-    rows = [Tried(option) for option in tuning.options] if tried is None else list(tried)
+    rows = [Tried(candidate) for candidate in tuning.candidates] if tried is None else list(tried)
     best = rows[0] if rows and math.isfinite(rows[0].value) else None
     return {
         "schema": SCHEMA,
         "kernel": workload.name,
         "sizes": workload.sizes,
         "options": workload.options,
-        "device": {"kind": device.kind, "name": device.name, "target": tuning.options[0].resolved.target.name},
+        "device": {"kind": device.kind, "name": device.name, "target": tuning.candidates[0].resolved.target.name},
         "unit": "us" if device.times else "modelled cost",
         "candidates": [row.to_json() for row in rows],
-        "winner": None if best is None else {"variant": best.option.name, "tile": dict(best.option.resolved.tile)},
+        "winner": None if best is None else {"variant": best.candidate.name, "tile": dict(best.candidate.resolved.tile)},
         "recorded": None if path is None else str(path),
     }
 

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ptxkit.inspect.compare import diff as diff
     from ptxkit.inspect.control import Control as Control
     from ptxkit.inspect.control import decode as decode
-    from ptxkit.inspect.cycles import Loop as Loop
-    from ptxkit.inspect.cycles import loops as loops
     from ptxkit.inspect.disassembly import sass as sass
     from ptxkit.inspect.model import Block as Block
     from ptxkit.inspect.model import SassFunction as SassFunction
     from ptxkit.inspect.model import SassInstruction as SassInstruction
+    from ptxkit.inspect.natural_loops import Loop as Loop
+    from ptxkit.inspect.natural_loops import loops as loops
     from ptxkit.inspect.residency import Occupancy as Occupancy
     from ptxkit.inspect.residency import occupancy as occupancy
 
@@ -44,7 +44,7 @@ _HOMES = {
     "Control": "control",
     "Difference": "compare",
     "Finding": "advice",
-    "Loop": "cycles",
+    "Loop": "natural_loops",
     "Mix": "classes",
     "Occupancy": "residency",
     "SassFunction": "model",
@@ -52,7 +52,7 @@ _HOMES = {
     "decode": "control",
     "diff": "compare",
     "findings": "advice",
-    "loops": "cycles",
+    "loops": "natural_loops",
     "mix": "classes",
     "occupancy": "residency",
     "ptx_mix": "classes",

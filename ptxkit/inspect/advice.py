@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ptxkit.compiler.image import Image
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.classes import group_of, width_bits
-from ptxkit.inspect.cycles import depth_of
 from ptxkit.inspect.divergence import divergent_regions, varying_guards
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.natural_loops import depth_of
 from ptxkit.inspect.residency import occupancy
 from ptxkit.inspect.slow_arithmetic import slow_arithmetic
 from ptxkit.isa.model import Loc

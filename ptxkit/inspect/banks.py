@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ptxkit.inspect.classes import group_of
-from ptxkit.inspect.cycles import Loop, loops
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.natural_loops import Loop, loops
 from ptxkit.targets.sm import REGISTER_BANKS, WARP
 
 WINDOW = 3  # cycles within which the operands of one instruction are read

@@ -18,8 +18,8 @@ from ptxkit.inspect.advice import Finding, findings
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.classes import Mix, group_of, mix, ptx_mix
 from ptxkit.inspect.compare import Difference
-from ptxkit.inspect.cycles import Loop, loops
 from ptxkit.inspect.model import Block, SassFunction, SassInstruction
+from ptxkit.inspect.natural_loops import Loop, loops
 from ptxkit.inspect.subject import Subject
 from ptxkit.isa.model import Loc
 

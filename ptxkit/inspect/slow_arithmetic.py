@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ptxkit.inspect.cycles import depth_of
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.natural_loops import depth_of
 
 _SUBROUTINES = (
     (r"div_\w*f32", "a float division, whose slow path is a call; __fdividef or -use_fast_math avoids it"),

@@ -20,7 +20,7 @@ from ptxkit.bench.measure.method import Method
 from ptxkit.bench.results.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
 from ptxkit.sweep.canary import Canary, Reading
-from ptxkit.sweep.device_check import DeviceChecks
+from ptxkit.sweep.device_verification import DeviceVerification
 from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.orphans import end_with
 from ptxkit.sweep.problem import Problem
@@ -212,7 +212,7 @@ class Bench:
         workload = problem.workload
         count = SCREENING.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
-        self.checks = DeviceChecks(self.device, self.sets.cases[0], problem.chosen)
+        self.checks = DeviceVerification(self.device, self.sets.cases[0], problem.chosen)
         self._canary: Canary | None = None
         self.device.timing.flush()  # compiles the flush kernel before the first measurement
         self.device.synchronize()
@@ -255,7 +255,7 @@ class Bench:
         prepared.state.restore()
         prepared.case.reset()
         (first_us,) = self.device.timing.cold(prepared.launch, 1)
-        if self.checks.all_right():
+        if self.checks.within_tolerance():
             return first_us, next(iter(prepared.case.overwritten()), "")
         verdict = prepared.case.verify(self.problem.chosen)
         return first_us, "" if verdict.verified else verdict.worst
@@ -312,11 +312,11 @@ class Bench:
         except PtxkitError as error:
             return str(error)
 
-    def _checks_of(self, made: dict[tuple[int, int], DeviceChecks], which: int) -> DeviceChecks:
+    def _checks_of(self, made: dict[tuple[int, int], DeviceVerification], which: int) -> DeviceVerification:
         """Checks of a set of buffers against the reference of the inputs that are there now."""
         key = (self.sets.data.seed, which)
         if key not in made:
-            made[key] = DeviceChecks(self.device, self.sets.cases[which], self.problem.chosen)
+            made[key] = DeviceVerification(self.device, self.sets.cases[which], self.problem.chosen)
         return made[key]
 
 
@@ -340,7 +340,7 @@ class Leader(VariantCandidate):
     host."""
 
     def __init__(
-        self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any], checks: Callable[[int], DeviceChecks]
+        self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any], checks: Callable[[int], DeviceVerification]
     ) -> None:
         super().__init__(sets, variant, tile)
         self.checks = checks
@@ -356,6 +356,6 @@ class Leader(VariantCandidate):
     def _checked(self, run: Callable[[], None], which: int, poison: int | None) -> Verdict | None:
         """What is wrong; None where every element is within the tolerance."""
         self.compute(run, which, poison)
-        if self.checks(which).all_right() and not self.sets.overwritten():
+        if self.checks(which).within_tolerance() and not self.sets.overwritten():
             return None
         return self.sets.cases[which].verify(self.variant)

@@ -32,7 +32,7 @@ from ptxkit.workload.tuned.record import Measured
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Row
     from ptxkit.runtime.device import Device
-    from ptxkit.workload.choice import Option
+    from ptxkit.workload.choice import PredictedVariant
     from ptxkit.workload.tuned.record import Record
     from ptxkit.workload.workload import Workload
 
@@ -46,12 +46,12 @@ class Tried:
     """A candidate and what was found.
 
     Attributes:
-        option: variant, tile and prediction.
+        candidate: variant, tile and prediction.
         time_us, spread_us, samples: of a GPU. cost: modelled, in the emulator.
         error: why it has neither; "" if it has. exit_code: of the failure.
     """
 
-    option: Option
+    candidate: PredictedVariant
     time_us: float | None = None
     spread_us: float | None = None
     samples: int = 0
@@ -68,9 +68,9 @@ class Tried:
     def to_json(self) -> dict[str, Any]:
         """The candidate as JSON values."""
         return {
-            "variant": self.option.name,
-            "tile": dict(self.option.resolved.tile),
-            "predicted_us": self.option.terms.total,
+            "variant": self.candidate.name,
+            "tile": dict(self.candidate.resolved.tile),
+            "predicted_us": self.candidate.terms.total,
             "time_us": self.time_us,
             "spread_us": self.spread_us,
             "samples": self.samples,
@@ -85,7 +85,7 @@ class Tuning:
 
     Args:
         kernel: name or path of the description. workload: with its sizes. device: to measure on.
-        options: the candidates, see :func:`ptxkit.workload.choice.ranked`.
+        candidates: see :func:`ptxkit.workload.choice.ranked`.
         seed: of the inputs. iterations: samples of each candidate; None for the stopping rule of ``ptxkit run``.
         timeout_s: limit for the launches of one candidate; None for none.
         stuck: called with the name of a candidate that hangs on a GPU; must end the process.
@@ -94,7 +94,7 @@ class Tuning:
     kernel: str
     workload: Workload
     device: Device
-    options: Sequence[Option]
+    candidates: Sequence[PredictedVariant]
     seed: int = 0
     iterations: int | None = None
     timeout_s: float | None = None
@@ -107,7 +107,7 @@ class Tuning:
             UnavailableError: the sizes need more memory than there is.
         """
         check_memory(self.workload, self.device)
-        found = self._timed(say) if is_timed(self.device) else [self._modelled(o, say) for o in self.options]
+        found = self._timed(say) if is_timed(self.device) else [self._modelled(o, say) for o in self.candidates]
         return sorted(found, key=lambda tried: tried.value)
 
     def record(self, tried: Sequence[Tried]) -> Record | None:
@@ -116,7 +116,7 @@ class Tuning:
         if not timed or not is_timed(self.device):
             return None
         best, facts = timed[0], self.device.facts()
-        others = [Measured(t.option.name, dict(t.option.resolved.tile), t.time_us) for t in timed[1:] if t.time_us]
+        others = [Measured(t.candidate.name, dict(t.candidate.resolved.tile), t.time_us) for t in timed[1:] if t.time_us]
         times = {
             "time_us": best.time_us,
             "spread_us": best.spread_us,
@@ -124,23 +124,23 @@ class Tuning:
             "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         gpu = {"driver": facts.kernel_driver, "uuid": facts.uuid}
-        return record_of(best.option.resolved, "variant", times, gpu, others)
+        return record_of(best.candidate.resolved, "variant", times, gpu, others)
 
     def _timed(self, say: Callable[[str], None]) -> list[Tried]:
         device: Any = self.device
         method = Method(
-            budget_s=BUDGET_S * len(self.options),
+            budget_s=BUDGET_S * len(self.candidates),
             iterations=self.iterations,
             modes=("cold",),
             percentiles=False,
         )
         count = method.sets(self.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
-        target = self.options[0].resolved.target
+        target = self.candidates[0].resolved.target
         sets = BufferSets(self.workload, device, count, self.seed, target)
-        compile_ahead([option.resolved for option in self.options], say)
+        compile_ahead([option.resolved for option in self.candidates], say)
         _ = sets.data.expected  # which is outside the time limit
         failed, entered, candidates = [], [], []
-        for option in self.options:
+        for option in self.candidates:
             say(f"compiling {option.name} {option.resolved.tile}")
             try:
                 made = VariantCandidate(sets, option.resolved.variant, option.resolved.tile, target)
@@ -154,7 +154,7 @@ class Tuning:
         rows = Session(device, sets, method, limit=limit).measure(candidates, say) if candidates else []
         return failed + [_of_row(option, row) for option, row in zip(entered, rows, strict=True)]
 
-    def _modelled(self, option: Option, say: Callable[[str], None]) -> Tried:
+    def _modelled(self, option: PredictedVariant, say: Callable[[str], None]) -> Tried:
         resolved = option.resolved
         say(f"{option.name} {resolved.tile} on {self.device.name}")
         workload = resolved.workload
@@ -176,7 +176,7 @@ def exit_code(tried: Sequence[Tried]) -> ExitCode:
     return most_severe([t.exit_code for t in tried]) if tried else ExitCode.NOTHING_VERIFIED
 
 
-def _of_row(option: Option, row: Row) -> Tried:
+def _of_row(option: PredictedVariant, row: Row) -> Tried:
     if row.cold is None or row.verified is not True:
         code = row.exit_code if row.error else ExitCode.WRONG
         why = row.error or (f"wrong result: {row.worst}" if row.verified is False else "it could not be timed")

@@ -37,8 +37,8 @@ MARGIN = 3.0  # how many times slower than another variant the last one must be 
 
 
 @dataclass(frozen=True)
-class Option:
-    """A variant that the device can run.
+class PredictedVariant:
+    """A variant that the device can run, with its tile and its predicted time.
 
     Attributes:
         resolved: with its tile and launches. terms: its predicted time. bounds: the terms in which variants are compared, see
@@ -64,39 +64,39 @@ class Choice:
     """The chosen variant, the others, and the reason.
 
     Attributes:
-        option: the chosen one. reason: in words.
-        options: all that the device can run, in the order of the description.
+        chosen: the variant to take. reason: in words.
+        candidates: all that the device can run, in the order of the description.
         gpu: the GPU whose facts the prediction uses.
     """
 
-    option: Option
+    chosen: PredictedVariant
     reason: str
-    options: tuple[Option, ...]
+    candidates: tuple[PredictedVariant, ...]
     gpu: str
 
     @property
     def variant(self) -> str:
         """The name of the chosen variant."""
-        return self.option.name
+        return self.chosen.name
 
     @property
     def tile(self) -> dict[str, Any]:
         """Its tile parameters."""
-        return dict(self.option.resolved.tile)
+        return dict(self.chosen.resolved.tile)
 
     def __str__(self) -> str:
-        note = f" ({self.option.resolved.tile_note})" if self.option.resolved.tuned else ""
-        named = " ".join(filter(None, [self.variant, str(self.option.resolved.tile)]))
-        terms = self.option.terms
+        note = f" ({self.chosen.resolved.tile_note})" if self.chosen.resolved.tuned else ""
+        named = " ".join(filter(None, [self.variant, str(self.chosen.resolved.tile)]))
+        terms = self.chosen.terms
         return f"{named}{note}: {self.reason}; predicted {terms.total:.3g} us on {self.gpu}, largest term {terms.bound}"
 
     def to_json(self) -> dict[str, Any]:
         """The chosen variant, the reason, and the predicted time by terms, in microseconds."""
-        terms = self.option.terms
+        terms = self.chosen.terms
         return {
             "variant": self.variant,
             "tile": self.tile,
-            "tuned": self.option.resolved.tuned,
+            "tuned": self.chosen.resolved.tuned,
             "reason": self.reason,
             "gpu": self.gpu,
             "predicted_us": {"total": terms.total, **asdict(terms)},
@@ -120,7 +120,7 @@ def choose(
     Raises:
         UnavailableError: no variant can run there; the message has the reason for the last one.
     """
-    options, refusal = [], "it has none"
+    candidates, refusal = [], "it has none"
     variants = list(workload.variants().values())
     target = target_for(variants[0], target or (device.target if device is not None else None))
     for variant in variants:
@@ -133,12 +133,12 @@ def choose(
         except PtxkitError as error:
             refusal = str(error)
             continue
-        options.append(replace(_option(resolved), swept_us=_swept_us(resolved, device)))
-    if not options:
+        candidates.append(replace(_predicted(resolved), swept_us=_swept_us(resolved, device)))
+    if not candidates:
         raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
-    won = _won(options, device) if device is not None else None
-    chosen, reason = won or _chosen(options)
-    return Choice(chosen, reason, tuple(options), gpu_of(options[0].resolved.workload, target).name)
+    won = _won(candidates, device) if device is not None else None
+    chosen, reason = won or _chosen(candidates)
+    return Choice(chosen, reason, tuple(candidates), gpu_of(candidates[0].resolved.workload, target).name)
 
 
 def ranked(
@@ -148,7 +148,7 @@ def ranked(
     target: Target | None = None,
     tile: Mapping[str, Any] | None = None,
     variants: Collection[str] = (),
-) -> list[Option]:
+) -> list[PredictedVariant]:
     """The variants and tiles to measure if only ``count`` may be: the choice without records first, then alternately its tiles
     with the shortest predicted times, and the other variants with their first tiles.
 
@@ -180,10 +180,10 @@ def ranked(
         made.append([first, *_other_tiles(first, fixed)])
     if not made:
         raise UnavailableError(f"no variant of {workload.name} can run: {refusal}")
-    options = [[_option(resolved) for resolved in tiles] for tiles in made]
-    firsts = [of_variant[0] for of_variant in options]
+    candidates = [[_predicted(resolved) for resolved in tiles] for tiles in made]
+    firsts = [of_variant[0] for of_variant in candidates]
     chosen, _ = _expected(firsts)
-    tiles = [o for of_variant in options for o in of_variant[1:]]
+    tiles = [o for of_variant in candidates for o in of_variant[1:]]
     tiles.sort(key=lambda o: (o.name != chosen.name, bool(o.objection), o.terms.total))
     others = sorted((o for o in firsts if o is not chosen), key=lambda o: (bool(o.objection), o.bounds.total))
     mixed = [o for pair in zip_longest(tiles, others) for o in pair if o is not None]
@@ -191,9 +191,9 @@ def ranked(
     return list(reversed(distinct.values()))[:count]
 
 
-def _option(resolved: ResolvedVariant) -> Option:
+def _predicted(resolved: ResolvedVariant) -> PredictedVariant:
     model = model_of(resolved)
-    return Option(resolved, model.terms(), model.bounds(), _objection(resolved))
+    return PredictedVariant(resolved, model.terms(), model.bounds(), _objection(resolved))
 
 
 def _other_tiles(first: ResolvedVariant, fixed: Mapping[str, Any]) -> Iterator[ResolvedVariant]:
@@ -208,16 +208,16 @@ def _launched(resolved: ResolvedVariant) -> str:
     return repr((resolved.programs, resolved.launches))
 
 
-def _won(options: list[Option], device: Device) -> tuple[Option, str] | None:
-    """The option that ``--tune`` measured to be the fastest on this GPU model, at these sizes or near ones."""
-    workload, target = options[0].resolved.workload, options[0].resolved.target
+def _won(candidates: list[PredictedVariant], device: Device) -> tuple[PredictedVariant, str] | None:
+    """The candidate that ``--tune`` measured to be the fastest on this GPU model, at these sizes or near ones."""
+    workload, target = candidates[0].resolved.workload, candidates[0].resolved.target
     found = lookup.winner(workload, device.name, target)
     if found is None or not lookup.applies(found, workload, partial(as_recorded, target)):
         return None
-    for option in options:
-        if option.name == found.variant and (option.resolved.tuned or not found.tile):
+    for candidate in candidates:
+        if candidate.name == found.variant and (candidate.resolved.tuned or not found.tile):
             at = "" if found.sizes == workload.sizes else f" at {' '.join(f'{k}={v}' for k, v in found.sizes.items())}"
-            return option, f"the fastest of {len(found.others) + 1} candidates that --tune measured{at} on {found.day}"
+            return candidate, f"the fastest of {len(found.others) + 1} candidates that --tune measured{at} on {found.day}"
     return None
 
 
@@ -263,29 +263,29 @@ _by_object: dict[int, tuple[ref[Workload], Device, Choice]] = {}  # by identity,
 _by_value: dict[tuple[Workload, Device], Choice] = {}
 
 
-def _chosen(options: list[Option]) -> tuple[Option, str]:
-    """The option to take, and why: measured times precede the order and the model, if they include their choice."""
-    chosen, reason = _expected(options)
-    swept = [option for option in options if option.swept_us is not None]
+def _chosen(candidates: list[PredictedVariant]) -> tuple[PredictedVariant, str]:
+    """The candidate to take, and why: measured times precede the order and the model, if they include their choice."""
+    chosen, reason = _expected(candidates)
+    swept = [candidate for candidate in candidates if candidate.swept_us is not None]
     if len(swept) > 1 and chosen in swept:
-        fastest = min(swept, key=lambda option: option.swept_us or 0.0)
+        fastest = min(swept, key=lambda candidate: candidate.swept_us or 0.0)
         return fastest, f"the fastest of {len(swept)} variants that sweeps measured at these sizes"
     return chosen, reason
 
 
-def _expected(options: list[Option]) -> tuple[Option, str]:
-    """The option to take without measured times, and why."""
-    free = [option for option in options if not option.objection] or options
-    last, fastest = free[-1], min(free, key=lambda option: option.bounds.total)
-    chosen = [option for option in free if option.bounds.least <= MARGIN * fastest.bounds.total][-1]
+def _expected(candidates: list[PredictedVariant]) -> tuple[PredictedVariant, str]:
+    """The candidate to take without measured times, and why."""
+    free = [candidate for candidate in candidates if not candidate.objection] or candidates
+    last, fastest = free[-1], min(free, key=lambda candidate: candidate.bounds.total)
+    chosen = [candidate for candidate in free if candidate.bounds.least <= MARGIN * fastest.bounds.total][-1]
     if chosen is not last:
         times = last.bounds.least / chosen.bounds.total
         return chosen, f"{last.name} is predicted to take at least {times:.2g} times as long"
-    if len(options) == 1:
+    if len(candidates) == 1:
         return chosen, "the only variant that runs here"
-    if last is options[-1]:
-        return chosen, f"the last of {len(options)} variants that run here"
-    return chosen, f"the last without an objection; {options[-1].name}: {options[-1].objection}"
+    if last is candidates[-1]:
+        return chosen, f"the last of {len(candidates)} variants that run here"
+    return chosen, f"the last without an objection; {candidates[-1].name}: {candidates[-1].objection}"
 
 
 def _objection(resolved: ResolvedVariant) -> str:

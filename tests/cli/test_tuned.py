@@ -70,7 +70,7 @@ class Timed(EmulatedDevice):
 
 
 def fake_times(self, say):
-    return [tune.Tried(o, 9.0 - place, 0.1, 40) for place, o in enumerate(self.options)]
+    return [tune.Tried(o, 9.0 - place, 0.1, 40) for place, o in enumerate(self.candidates)]
 
 
 def test_the_fastest_is_recorded_with_its_provenance_and_taken(monkeypatch, capsys, config):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ptxkit.inspect.blocks import dominators, dot, entries
-from ptxkit.inspect.cycles import loops
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.natural_loops import loops
 from ptxkit.targets import Target
 
 

@@ -61,7 +61,7 @@ def test_the_last_variant_that_runs_is_chosen():
 
 def test_variants_are_compared_for_one_target():
     choice = choose(registry.get("matmul_block_scaled")(m=256, n=256, k=256), EmulatedDevice())
-    assert {str(option.resolved.target) for option in choice.options} == {"sm_100a"}
+    assert {str(option.resolved.target) for option in choice.candidates} == {"sm_100a"}
 
 
 def test_an_objection_of_the_description_leaves_the_earlier_one():
@@ -86,7 +86,7 @@ class Worse(Steps):
 
 def test_the_model_overrides_the_order_beyond_its_margin():
     choice = choose(Worse(), target=Target.parse("sm_90a"))
-    terms = {option.name: option.terms for option in choice.options}
+    terms = {option.name: option.terms for option in choice.candidates}
     assert terms["last"].least > MARGIN * terms["second"].total
     assert choice.variant == "second" and choice.reason.startswith("last is predicted to take at least")
 
@@ -104,7 +104,7 @@ class Partial(Steps):
 
 def test_temporaries_alone_do_not_override_the_order():
     choice = choose(Partial(), target=Target.parse("sm_90a"))
-    assert choice.option.terms.temporaries > MARGIN * choice.option.terms.memory
+    assert choice.chosen.terms.temporaries > MARGIN * choice.chosen.terms.memory
     assert choice.variant == "last"
 
 
@@ -154,9 +154,9 @@ def test_every_documented_gpu_has_a_choice_with_a_finite_prediction(gpu, name, d
     workload = registry.get(name)(rows=rows, cols=cols).on(facts_of(gpu))
     choice = choose(workload, target=target_of(gpu))
     assert choice.gpu == gpu.name
-    assert choice.option in choice.options
-    assert 0 < choice.option.terms.total < float("inf")
-    assert choice.to_json()["predicted_us"]["total"] == choice.option.terms.total
+    assert choice.chosen in choice.candidates
+    assert 0 < choice.chosen.terms.total < float("inf")
+    assert choice.to_json()["predicted_us"]["total"] == choice.chosen.terms.total
 
 
 def test_a_choice_is_remembered_for_equal_workloads(monkeypatch):

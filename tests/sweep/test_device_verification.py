@@ -7,7 +7,7 @@ import pytest
 
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.runtime.device import device
-from ptxkit.sweep.device_check import SOURCE, DeviceChecks
+from ptxkit.sweep.device_verification import SOURCE, DeviceVerification
 from ptxkit.workload import execute, registry
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.tolerance import Rule
@@ -28,7 +28,7 @@ def checked(case, output):
     variant = case.workload.variant("vectorized")
     name, good = next((name, case.array(name).numpy().copy()) for name in case.output_specs)
     case.array(name).copy_from(output(good.copy()))
-    found = DeviceChecks(case.device, case, variant).all_right(), case.verify(variant).verified
+    found = DeviceVerification(case.device, case, variant).within_tolerance(), case.verify(variant).verified
     case.array(name).copy_from(good)
     return found
 
@@ -77,9 +77,10 @@ def test_every_number_of_16_bits_is_read_as_numpy_reads_it(kind):
 def test_a_limit_of_the_root_mean_square_is_left_to_the_host(case, monkeypatch):
     limited = Rule(Tolerance(relative=1.0, rms=1e-9), "as given")
     monkeypatch.setattr(type(case.data), "tolerance_rule", lambda self, variant=None, own=None: limited)
-    assert not DeviceChecks(case.device, case, case.workload.variant("vectorized")).all_right()
+    assert not DeviceVerification(case.device, case, case.workload.variant("vectorized")).within_tolerance()
 
 
 def test_other_outputs_are_left_to_the_host():
     w = registry.get("quantize_int8").make([4096], {})
-    assert not DeviceChecks(device("emulator"), execute.Case(w, device("emulator")), w.variant("fused")).all_right()
+    case = execute.Case(w, device("emulator"))
+    assert not DeviceVerification(case.device, case, w.variant("fused")).within_tolerance()

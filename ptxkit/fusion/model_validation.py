@@ -1,4 +1,4 @@
-"""The unfused and fused variants of the bundled kernels as graphs, to compare predicted speed-ups with measured ones.
+"""Validation of the cost model: predicted speed-ups of fused variants of the bundled kernels compared with measured ones.
 
 A graph has one operation for each launch of the variant ``unfused``; the fused variants compute all of them in one launch, or
 in two where sums of all rows are needed.

@@ -51,7 +51,7 @@ ELEMENTS = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 CTAS = 1024
 
 
-class DeviceChecks:
+class DeviceVerification:
     """Compares the outputs of a case on its device.
 
     Args:
@@ -85,7 +85,7 @@ class DeviceChecks:
             arguments = (case.array(name), wanted, allowed, np.uint64(value.size), self.outside)
             self.launches.append(kernels[names[name]].prepare(*arguments, grid=CTAS, block=256))
 
-    def all_right(self) -> bool:
+    def within_tolerance(self) -> bool:
         """Whether every element is within the tolerance; False also for outputs that only the host can compare."""
         if not self.launches:
             return False

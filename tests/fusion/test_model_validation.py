@@ -10,7 +10,7 @@ import pytest
 from ptxkit.bench.results import expectations
 from ptxkit.fusion.cost import Group, cost
 from ptxkit.fusion.machine import machine_for
-from ptxkit.fusion.reality import GRAPHS, NOT_COMPARED, comparisons, rank_correlation
+from ptxkit.fusion.model_validation import GRAPHS, NOT_COMPARED, comparisons, rank_correlation
 from ptxkit.testing import assert_verified
 from ptxkit.workload import registry
 
