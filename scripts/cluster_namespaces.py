@@ -118,7 +118,7 @@ def main() -> None:
         first, started = 0.0, 0
         for count in counts:
             for name in names[started:count]:
-                words = ["worker", address, "--no-gpu", "--workers", "1", "--tls", keys]
+                words = ["worker", address, "--no-gpu", "--jobs", "1", "--tls", keys]
                 stack.enter_context(serving(words, "with the emulator", name))
             started = count
             with connected(address, keys, False) as cluster:

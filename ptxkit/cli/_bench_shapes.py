@@ -114,7 +114,7 @@ def shapes(
     The emulator has no times: there the bytes that the chosen variants move are compared with the minimum, at smaller sizes
     with the same remainders.
 
-    The file of --json is one of bench run, for bench compare and bench verify. Ctrl-C and SIGTERM end the command early: what
+    The file of --json is one of bench run, for bench compare and bench rerun. Ctrl-C and SIGTERM end the command early: what
     was measured by then is shown and written. The exit code is that of bench run.
     """
     from ptxkit.bench.measure.method import Method

@@ -24,7 +24,7 @@ EMULATOR_CHECKS = (
 
 SOURCE_FILE_HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Compilation of a source file": ("--instantiate", "--define", "--include", "--compiler-option"),
-    "Launch of a source file's kernel": ("--arg", "--grid", "--block", "--cluster", "--shared", "--cooperative"),
+    "Launch of a source file's kernel": ("--arg", "--grid", "--block", "--cluster-dims", "--shared", "--cooperative"),
     "Arrays of a source file's kernel": ("--expect", "--tolerance", "--output"),
 }
 """The options of :func:`ptxkit.cli._run_file.file_options`."""

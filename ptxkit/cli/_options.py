@@ -111,6 +111,16 @@ _CLUSTER_OPTIONS = (
 )
 
 
+def renamed_option(old: str, new: str) -> Callable[[Command], Command]:
+    """A hidden option that refuses the former name of an option, and names the present one."""
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value and not ctx.resilient_parsing:
+            raise UsageError(f"{old} is called {new} in `{ctx.command_path}`")
+
+    return click.option(old, hidden=True, expose_value=False, multiple=True, callback=refuse)
+
+
 cluster_option = click.option(
     "--cluster",
     metavar="ADDRESS",

@@ -31,7 +31,7 @@ class FileOptions:
     arguments: tuple[str, ...] = ()
     grid: str | None = None
     block: str | None = None
-    cluster: str | None = None
+    cluster_dims: str | None = None
     shared: int | None = None
     cooperative: bool = False
     instantiate: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class FileOptions:
             self.arguments,
             self.grid,
             self.block,
-            self.cluster,
+            self.cluster_dims,
             self.shared,
             self.saved,
             self.expected,
@@ -66,11 +66,6 @@ class FileOptions:
         """Raise UsageError if one of these options is given for a kernel that has a description."""
         for field in fields(self):
             if getattr(self, field.name) != field.default:
-                if field.name == "cluster":
-                    raise UsageError(
-                        "--cluster is a size for source files, such as ./k.cu, or with --seeds COUNT an address; "
-                        "to measure on the workers of a cluster: ptxkit bench run --cluster ADDRESS"
-                    )
                 raise UsageError(
                     f"{FLAGS[field.name]} is for source files, such as ./k.cu; the description of {kernel} gives its launches"
                 )
@@ -80,7 +75,7 @@ FLAGS = {
     "arguments": "--arg",
     "grid": "--grid",
     "block": "--block",
-    "cluster": "--cluster",
+    "cluster_dims": "--cluster-dims",
     "shared": "--shared",
     "cooperative": "--cooperative",
     "instantiate": "--instantiate",
@@ -104,10 +99,7 @@ _OPTIONS = (
     click.option("--grid", metavar="X[,Y[,Z]]", help="Launch this many CTAs of a source file's kernel."),
     click.option("--block", metavar="X[,Y[,Z]]", help="Launch CTAs of this many threads."),
     click.option(
-        "--cluster",
-        metavar="X[,Y[,Z]]|ADDRESS",
-        help="Launch clusters of this many CTAs. With --seeds instead: verify on the workers of the Dask scheduler at ADDRESS, "
-        "or local or local-gpus, as `ptxkit bench run --cluster`.",
+        "--cluster-dims", metavar="X[,Y[,Z]]", help="Launch thread block clusters of this many CTAs, as __cluster_dims__."
     ),
     click.option(
         "--shared",
@@ -367,7 +359,7 @@ def _parsed(options: FileOptions) -> tuple[Any, Geometry, dict[str, str], dict[s
     geometry = Geometry(
         grid=parse_dim3(options.grid, "--grid") if options.grid is not None else None,
         block=parse_dim3(options.block, "--block") if options.block is not None else None,
-        cluster=parse_dim3(options.cluster, "--cluster") if options.cluster is not None else None,
+        cluster=parse_dim3(options.cluster_dims, "--cluster-dims") if options.cluster_dims is not None else None,
         shared=options.shared or 0,
         cooperative=options.cooperative,
     )

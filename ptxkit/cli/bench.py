@@ -44,7 +44,7 @@ from ptxkit.errors import UsageError
 from ptxkit.exit_codes import most_severe
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, renamed={"verify": "rerun"})
 def command() -> None:
     """Measure kernels and their peers, and compare results."""
 
@@ -283,7 +283,7 @@ def compare(before: str, after: str | None, kind: Any) -> int:
     return 0
 
 
-@command.command("verify")
+@command.command("rerun")
 @click.argument("result", metavar="RESULTS", type=click.Path())
 @click.option(
     "--peers",
@@ -299,7 +299,7 @@ def compare(before: str, after: str | None, kind: Any) -> int:
     help="Write the new results as JSON (ptxkit.bench/4) to this file; - for stdout.",
 )
 @format_option
-def verify(result: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
+def rerun_results(result: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
     """Measure the cases of a result file again.
 
     RESULTS: a file that bench run --json wrote. Its peers and its method are used again. Judge each variant and

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._commands import Commands
-from ptxkit.cli._options import WholeNumber, cluster_options
+from ptxkit.cli._options import WholeNumber, cluster_options, renamed_option
 from ptxkit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ def scheduler(host: str, port: int, tls: str | None, insecure: bool) -> None:
 
 @command.command()
 @click.argument("address")
-@click.option("--gpu", "indices", type=WholeNumber(0), multiple=True, metavar="INDEX",
+@click.option("--gpu-index", "indices", type=WholeNumber(0), multiple=True, metavar="INDEX",
               help="Measure on this GPU; may be repeated. By default there is a worker for each GPU.")  # fmt: skip
 @click.option("--no-gpu", is_flag=True, help="Compile and emulate only, even if there is a GPU.")
-@click.option("--workers", type=WholeNumber(1, 512), metavar="N",
+@click.option("--jobs", type=WholeNumber(1, 512), metavar="N",
               help="Compile or emulate in N processes; default: the processors, divided among the GPUs.")  # fmt: skip
+@renamed_option("--gpu", "--gpu-index")
+@renamed_option("--workers", "--jobs")
 @click.option(
     "--host", metavar="NAME", help="Listen at this address of the machine instead of the one that leads to ADDRESS."
 )
@@ -68,7 +70,7 @@ def worker(
     address: str,
     indices: tuple[int, ...],
     no_gpu: bool,
-    workers: int | None,
+    jobs: int | None,
     host: str | None,
     tls: str | None,
     insecure: bool,
@@ -87,9 +89,9 @@ def worker(
     at = endpoint(address, tls, insecure)
     check_installed()
     if no_gpu and indices:
-        raise UsageError("--gpu and --no-gpu exclude each other")
+        raise UsageError("--gpu-index and --no-gpu exclude each other")
     gpus = [] if no_gpu else _chosen(visible_gpus(), indices)
-    slots = workers or max(1, len(os.sched_getaffinity(0)) // max(1, len(gpus)))
+    slots = jobs or max(1, len(os.sched_getaffinity(0)) // max(1, len(gpus)))
     number = serve_workers(at, gpus, slots, host, click.echo)
     if number == 0:
         raise UnavailableError(f"the scheduler {at.address} does not answer any more")
@@ -157,7 +159,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 def _chosen(found: list[ClusterGpu], indices: tuple[int, ...]) -> list[ClusterGpu]:
     for index in indices:
         if index >= len(found):
-            raise UnavailableError(f"--gpu {index}: this machine has {len(found)} GPUs that can be used")
+            raise UnavailableError(f"--gpu-index {index}: this machine has {len(found)} GPUs that can be used")
     return [found[index] for index in dict.fromkeys(indices)] if indices else found
 
 

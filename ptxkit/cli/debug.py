@@ -16,6 +16,7 @@ from ptxkit.cli._options import (
     parse_arch,
     parse_pairs,
     refuse_options,
+    renamed_option,
     seed_option,
     tile_option,
 )
@@ -66,6 +67,7 @@ HEADINGS = {
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.debug/1) at the end.")
 @file_options
+@renamed_option("--cluster", "--cluster-dims")
 def command(
     kernel: str,
     sizes: tuple[str, ...],

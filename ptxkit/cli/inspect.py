@@ -14,7 +14,7 @@ import click
 
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument
-from ptxkit.cli._options import WholeNumber, parse_arch, parse_pairs, tile_option
+from ptxkit.cli._options import WholeNumber, parse_arch, parse_pairs, renamed_option, tile_option
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.targets import SM_LIMITS, SmLimits
@@ -27,7 +27,7 @@ HEADINGS = {
     "Compilation": ("--target", "--option", "--tile", "--define", "--compiler-option"),
     "Listings": ("--source", "--ptx", "--plain", "--output", "--sass", "--registers", "--control", "--encoding"),
     "Comparison": ("--diff", "--no-time"),
-    "Occupancy": ("--occupancy-curve", "--block", "--shared", "--cluster"),
+    "Occupancy": ("--occupancy-curve", "--block", "--shared", "--cluster-dims"),
     "Files": ("--html", "--cfg", "--json"),
     "Timelines from the emulator": ("--overlap", "--timeline", "--ctas", "--latency", "--sms"),
     "Launch of a source file's kernel, for --html, --overlap and --timeline": ("--arg", "--grid", "--cooperative"),
@@ -108,11 +108,13 @@ HEADINGS = {
     help="Compute occupancy for this dynamic shared memory per CTA.",
 )
 @click.option(
-    "--cluster",
+    "--cluster-dims",
+    "cluster",
     type=WholeNumber(1, max(limits.largest_cluster for limits in SM_LIMITS.values())),
     metavar="N",
-    help="Compute occupancy for clusters of this many CTAs.",
+    help="Compute occupancy for thread block clusters of this many CTAs.",
 )
+@renamed_option("--cluster", "--cluster-dims")
 @click.option(
     "--arg",
     "arguments",
@@ -186,7 +188,7 @@ def command(
                 "--diff": as_diff, "--html": html_file, "--cfg": cfg, "--source": source, "--ptx": ptx, "--sass": sass,
                 "--registers": registers, "--control": control, "--encoding": encoding, "--no-time": no_time,
                 "--occupancy-curve": occupancy_curve,
-                **({} if arguments or grid else {"--block": block, "--shared": shared, "--cluster": cluster}),
+                **({} if arguments or grid else {"--block": block, "--shared": shared, "--cluster-dims": cluster}),
             },
         )  # fmt: skip
         launch = None

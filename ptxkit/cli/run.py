@@ -52,7 +52,7 @@ SET_TOLERANCE = (
 HEADINGS = {
     "Kernel": ("--group", "--variant", "--tile", "--option", "--seed", "--seeds"),
     "Device": ("--device", "--arch"),
-    "Cluster, with --seeds": ("--tls", "--insecure"),
+    "Cluster, with --seeds": ("--cluster", "--tls", "--insecure"),
     "Checks in the emulator": EMULATOR_CHECKS,
     "Tuning": ("--tune", "--candidates"),
     "Limits": ("--timeout", "--max-instructions"),
@@ -80,6 +80,12 @@ HEADINGS = {
     type=WholeNumber(1, 1_000_000),
     metavar="COUNT",
     help="Verify with the inputs of this many seeds, from that of --seed on, and measure nothing.",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Verify the seeds of --seeds on the workers of the Dask scheduler at ADDRESS, or local or local-gpus, as "
+    "`ptxkit bench run --cluster`.",
 )
 @cluster_options
 @tile_option
@@ -112,6 +118,7 @@ def command(
     arch: str | None,
     seed: int,
     seeds: int | None,
+    cluster: str | None,
     tls: str | None,
     insecure: bool,
     tiles: tuple[str, ...],
@@ -140,8 +147,7 @@ def command(
     if kernel is not None:
         refuse_options((kernel, *numbers))
     settings = emulator_changes(given)
-    cluster = given.pop("cluster") if seeds is not None else None
-    of_source_file = FileOptions.of({"cluster": None, **given})
+    of_source_file = FileOptions.of(given)
     target = parse_arch(arch)
 
     from ptxkit.bench.measure.time_limit import TimeLimit
@@ -150,6 +156,11 @@ def command(
 
     if candidates is not None and not tune:
         raise UsageError("--candidates is for --tune; add it")
+    if seeds is None and cluster is not None:
+        raise UsageError(
+            "--cluster ADDRESS is for --seeds COUNT; to measure on the workers of a cluster: ptxkit bench run --cluster "
+            "ADDRESS; to launch thread block clusters of a source file's kernel: --cluster-dims X[,Y[,Z]]"
+        )
     if seeds is None and (tls, insecure) != (None, False):
         raise UsageError("--tls and --insecure are for --seeds COUNT with --cluster ADDRESS")
     if seeds is not None and (dry_run or tune):

@@ -24,6 +24,7 @@ from ptxkit.cli._options import (
     parse_arch,
     parse_pairs,
     refuse_options,
+    renamed_option,
     tile_option,
 )
 from ptxkit.cli._output import stdout_set_aside
@@ -54,7 +55,7 @@ def command() -> None:
 
 HEADINGS = {
     "Kernel": ("--tile", "--option", "--seed"),
-    "Search": ("--search", "--evaluations", "--t1", "--timeout", "--workers"),
+    "Search": ("--search", "--evaluations", "--t1", "--timeout", "--jobs"),
     "Device": ("--device", "--arch"),
     "Cluster": CLUSTER,
     "Journal": ("--journal", "--fresh"),
@@ -97,11 +98,12 @@ HEADINGS = {
 @device_option
 @on_cluster
 @click.option(
-    "--workers",
+    "--jobs",
     type=WholeNumber(1, 512),
     metavar="N",
     help="Compile in this many processes; default: one for each processor.",
 )
+@renamed_option("--workers", "--jobs")
 @click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
               help="Stop a configuration that takes longer, and record it as hanging.")  # fmt: skip
 @click.option(
@@ -152,7 +154,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     are then measured against each other. Without a GPU they are verified in the emulator and ranked by a model of what they
     execute. After an interruption the same command resumes the sweep, with or without --cluster.
     """
-    with connection(given["cluster"], given["tls"], given["insecure"], given["workers"]) as cluster:
+    with connection(given["cluster"], given["tls"], given["insecure"], given["jobs"]) as cluster:
         return _tiles(kernel, numbers, given, cluster)
 
 
@@ -187,8 +189,8 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     shown = 0 if outputs.json_file == "-" else outputs.top
     timed = device.times
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"], shown=shown)
-    if given["workers"]:
-        sweep.workers = given["workers"]
+    if given["jobs"]:
+        sweep.workers = given["jobs"]
     elif is_slow(problem.workload, problem.chosen):
         sweep.workers = processes(sweep.workers)
     if cluster is not None:

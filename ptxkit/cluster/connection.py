@@ -93,7 +93,7 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
     if local and (tls is not None or insecure):
         raise UsageError(f"--tls and --insecure are for the address of a scheduler, not for --cluster {cluster}")
     if not local and slots is not None:
-        raise UsageError("--workers is for this machine; each `ptxkit cluster worker` has a --workers of its own")
+        raise UsageError("--jobs is for this machine; each `ptxkit cluster worker` has a --jobs of its own")
     at = None if local else endpoint(cluster, tls, insecure)
     check_installed()
     if at is not None:

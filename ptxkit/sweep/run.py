@@ -126,7 +126,7 @@ class Sweep:
                 self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
             self._gather(mixing, say)
         except BrokenProcessPool:
-            raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
+            raise UnavailableError("a compiling process died; is there enough memory? --jobs takes fewer") from None
         except BaseException:
             self._executor.abort()
             with suppress(PtxkitError):  # the journal may be what failed

@@ -86,7 +86,7 @@ def test_a_result_file_runs_again_with_the_same_counts(result_file, capsys, monk
     from ptxkit.runtime import registry
 
     monkeypatch.setattr(registry, "gpu_present", lambda: False)
-    assert exit_of("bench", "verify", result_file) == 0
+    assert exit_of("bench", "rerun", result_file) == 0
     out = capsys.readouterr().out
     assert "same counts" in out
     assert "other counts" not in out
@@ -124,7 +124,7 @@ def test_list_names_kernels_and_sizes(capsys):
         (["run", "saxpy", "--profile", "ncu"], 2, "needs a GPU"),
         (["compare", "nowhere.json"], 2, "No such file"),
         (["roofline", "nowhere.json"], 2, "No such file"),
-        (["verify", "nowhere.json"], 2, "No such file"),
+        (["rerun", "nowhere.json"], 2, "No such file"),
     ],
 )
 def test_one_line_for_bad_words(words, code, complaint, capsys, tmp_path, monkeypatch):
@@ -221,10 +221,10 @@ def test_a_users_own_kernel_is_found_again_by_its_file(tmp_path, capsys, monkeyp
         == 0
     )
     capsys.readouterr()
-    assert exit_of("bench", "verify", result_file) == 0
+    assert exit_of("bench", "rerun", result_file) == 0
     assert "same counts" in capsys.readouterr().out
     (tmp_path / "mine.py").unlink()
-    assert exit_of("bench", "verify", result_file) == 2
+    assert exit_of("bench", "rerun", result_file) == 2
     assert "there is no file" in capsys.readouterr().err
 
 
@@ -245,7 +245,7 @@ def test_a_misspelt_peer_is_said_without_a_gpu(capsys):
 @pytest.mark.parametrize(
     ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-@pytest.mark.parametrize("what", ["run", "verify"])
+@pytest.mark.parametrize("what", ["run", "rerun"])
 def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, word):
     """The first case is short; the second one is still running when the signal arrives."""
     file = tmp_path / "r.json"
@@ -253,8 +253,8 @@ def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, wo
     slow.write_text(SLOW)
     (tmp_path / "slow.cu").write_text(SLOW_CU)
     words = ["bench", "run", "saxpy", str(slow), "--sizes", "4096", "--device", "emulator", "--json", str(file)]
-    if what == "verify":
-        words = ["bench", "verify", str(slow_result_file(tmp_path, slow)), "--json", str(file)]
+    if what == "rerun":
+        words = ["bench", "rerun", str(slow_result_file(tmp_path, slow)), "--json", str(file)]
     child = Command(words)
     deadline = time.monotonic() + 60
     while not (file.exists() and json.loads(file.read_text())["cases"]) and time.monotonic() < deadline:
@@ -700,8 +700,8 @@ def test_the_recorded_counts_of_the_catalogue_hold(capsys):
 
 
 @pytest.fixture
-def verified(monkeypatch, tmp_path):
-    """``bench verify`` of a result file, on a GPU whose results the test chose."""
+def exit_of_rerun(monkeypatch, tmp_path):
+    """``bench rerun`` of a result file, on a GPU whose results the test chose."""
     from ptxkit.bench.measure import rerun
     from ptxkit.files import write_json
 
@@ -711,21 +711,21 @@ def verified(monkeypatch, tmp_path):
         lambda kind: types.SimpleNamespace(kind="gpu", times=True, emulates=False, name="NVIDIA H200"),
     )
 
-    def verify(now, *words, stop=None):
+    def exit_after(now, *words, stop=None):
         def again(before, device, budget_s, peers, say, done):
             done(now)
             if stop:
                 raise stop
 
         monkeypatch.setattr(rerun, "again", again)
-        return exit_of("bench", "verify", tmp_path / "r.json", *words)
+        return exit_of("bench", "rerun", tmp_path / "r.json", *words)
 
-    return verify
+    return exit_after
 
 
-def test_verify_judges_each_candidate_and_the_distance_from_peers(verified, capsys, tmp_path):
+def test_rerun_judges_each_candidate_and_the_distance_from_peers(exit_of_rerun, capsys, tmp_path):
     environment = {"gpu": "NVIDIA H200", "cuda_driver": "13.0", "torch": "2.12"}
-    assert verified(make_results(peer=35.0, environment=environment), "--json", tmp_path / "now.json") == 0
+    assert exit_of_rerun(make_results(peer=35.0, environment=environment), "--json", tmp_path / "now.json") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines.count(["saxpy", "n=1000"]) == 2  # a table of times, one of ratios
     assert ["torch", "cold", "40", "us", "±", "0.1%", "35", "us", "±", "0.1%", "-12.5%", "0.5%", "faster",
@@ -735,40 +735,40 @@ def test_verify_judges_each_candidate_and_the_distance_from_peers(verified, caps
     assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/4"
 
 
-def test_verify_fails_for_our_own_alone(verified, capsys):
-    assert verified(make_results(peer=400.0)) == 0
-    assert verified(make_results(fused=30.0)) == 1
+def test_rerun_fails_for_our_own_alone(exit_of_rerun, capsys):
+    assert exit_of_rerun(make_results(peer=400.0)) == 0
+    assert exit_of_rerun(make_results(fused=30.0)) == 1
     capsys.readouterr()
 
 
-def test_a_verification_that_is_stopped_says_and_keeps_what_there_is(verified, capsys, tmp_path):
-    assert verified(make_results(fused=30.0), "--json", tmp_path / "now.json", stop=KeyboardInterrupt()) == 130
+def test_a_rerun_that_is_stopped_says_and_keeps_what_there_is(exit_of_rerun, capsys, tmp_path):
+    assert exit_of_rerun(make_results(fused=30.0), "--json", tmp_path / "now.json", stop=KeyboardInterrupt()) == 130
     out, err = capsys.readouterr()
     assert "slower" in out and "stopped: 1 of 1 cases are measured" in err and "interrupted" in err
     assert json.loads((tmp_path / "now.json").read_text())["cases"]
 
 
-def test_a_variant_that_has_no_time_any_more_is_no_success(verified, capsys):
+def test_a_variant_that_has_no_time_any_more_is_no_success(exit_of_rerun, capsys):
     now = make_results()
     (case,) = now.cases
     rows = [replace(row, cold=None, skipped="it needs sm_90a") if row.name == "fused" else row for row in case.rows]
-    assert verified(replace(now, cases=(replace(case, rows=rows),))) == 1
+    assert exit_of_rerun(replace(now, cases=(replace(case, rows=rows),))) == 1
     out, err = capsys.readouterr()
     assert "saxpy n=1000 fused: no time, it needs sm_90a" in out
     assert "saxpy n=1000 fused: has a time in the result file, and none now" in err
 
 
-def test_verify_for_programs(verified, capsys):
-    assert verified(make_results(), "--json", "-") == 0
+def test_rerun_for_programs(exit_of_rerun, capsys):
+    assert exit_of_rerun(make_results(), "--json", "-") == 0
     assert json.loads(capsys.readouterr().out)["cases"][0]["kernel"] == "saxpy"
-    assert verified(make_results(), "--format", "csv") == 0
+    assert exit_of_rerun(make_results(), "--format", "csv") == 0
     assert capsys.readouterr().out.startswith("case,candidate,kind,mode,before_us,")
 
 
 def test_a_result_file_without_targets(result_file, tmp_path, capsys):
     empty = tmp_path / "empty.json"
     empty.write_text(json.dumps({**json.loads(result_file.read_text()), "cases": []}))
-    assert exit_of("bench", "verify", empty) == 2
+    assert exit_of("bench", "rerun", empty) == 2
     assert "has no cases" in capsys.readouterr().err
 
 
@@ -867,7 +867,7 @@ def test_a_result_for_another_target_is_run_again_for_that_target(tmp_path, caps
     monkeypatch.setattr(registry, "gpu_present", lambda: False)
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     assert exit_of("bench", "run", *SMALL, "--device", "emulator", "--arch", "sm_80", "--json", before) == 0
-    assert exit_of("bench", "verify", before, "--json", after) == 0
+    assert exit_of("bench", "rerun", before, "--json", after) == 0
     assert json.loads(after.read_text())["target"] == "sm_80"
     (case,) = json.loads(after.read_text())["cases"]
     assert {row["target"] for row in case["rows"]} == {"sm_80"}
@@ -882,7 +882,7 @@ def test_a_sample_of_shapes_is_counted_verified_and_written(tmp_path, capsys):
     value = json.loads(file.read_text())
     assert value["schema"] == "ptxkit.bench/4" and not value["partial"]
     assert [case["chosen"] for case in value["cases"]] == [case["rows"][0]["name"] for case in value["cases"]]
-    assert exit_of("bench", "verify", file) == 0
+    assert exit_of("bench", "rerun", file) == 0
     assert capsys.readouterr().out.count("same counts") == 2
 
 

@@ -242,7 +242,7 @@ def test_settings(capsys, tmp_path):
         capsys, path, "-D", "VALUE=2", "--arch", "sm_80", "--compiler-option", "-maxrregcount=32", "--block", 64
     )
     assert "k.cu:k  sm_80" in out and "CTAs of 64 threads:" in out
-    out = output_of(capsys, "saxpy:scalar", "--tile", "THREADS=512", "--cluster", 2)
+    out = output_of(capsys, "saxpy:scalar", "--tile", "THREADS=512", "--cluster-dims", 2)
     assert "THREADS=512" in out and "clusters of 2" in out
 
 

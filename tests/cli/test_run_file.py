@@ -266,11 +266,11 @@ def hard(run, files, hard_directory, monkeypatch):
 
 def test_a_cluster_that_only_the_launch_names(hard):
     words = "ranks --arg out=u32[8] --grid 8 --block 1 --json"
-    code, out, _ = hard(f"{words} --cluster 4")
+    code, out, _ = hard(f"{words} --cluster-dims 4")
     assert code == 0 and json.loads(out)["arrays"][0]["first"] == [0, 1, 2, 3] * 2
     assert json.loads(out)["cluster"] == [4, 1, 1]
     assert json.loads(hard(words)[1])["arrays"][0]["first"] == [0] * 8
-    code, _, err = hard(f"{words} --cluster 3")
+    code, _, err = hard(f"{words} --cluster-dims 3")
     assert code == 2 and err.count("\n") == 1 and "cluster" in err
 
 

@@ -23,7 +23,7 @@ def exit_of(*args):
     return stopped.value.code
 
 
-SWEEP = ("sweep", "tiles", "saxpy:vectorized", "2048", "--device", "emulator", "--workers", "1")
+SWEEP = ("sweep", "tiles", "saxpy:vectorized", "2048", "--device", "emulator", "--jobs", "1")
 
 
 def test_swept_then_known(tmp_path, capsys):
@@ -144,7 +144,7 @@ def test_json_is_alone_on_stdout_where_a_description_prints_and_nothing_is_disas
         ["bench", "run", description, "--json", "-", "--device", "emulator"],
         ["list", description, "--json"],
         ["inspect", description, "--json"],
-        ["sweep", "tiles", description, "--json", "-", "--device", "emulator", "--workers", "1", "--journal", "j"],
+        ["sweep", "tiles", description, "--json", "-", "--device", "emulator", "--jobs", "1", "--journal", "j"],
     ):
         done = run(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_json_is_alone_on_stdout_where_a_description_prints_and_nothing_is_disas
 
 def test_without_scikit_learn_it_is_random_and_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    words = ["fused_l2norm:vectorized", "16", "1024", "--evaluations", "2", "--workers", "1", "--device", "emulator"]
+    words = ["fused_l2norm:vectorized", "16", "1024", "--evaluations", "2", "--jobs", "1", "--device", "emulator"]
     assert exit_of("sweep", "tiles", *words, "--journal", tmp_path / "j.jsonl") == 0
     assert "searched at random: pip install 'ptxkit[sweep]'" in capsys.readouterr().err
 
@@ -207,7 +207,7 @@ def test_a_cluster_shows_the_table_and_an_interrupt_keeps_what_is_known(tmp_path
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 of 3 configurations" in done.stdout
     words = ["sweep", "tiles", "fused_l2norm:vectorized", "16", "1024", "--cluster", "local", "--journal", tmp_path / "k"]
-    started = Command([*words, "--workers", "1"])
+    started = Command([*words, "--jobs", "1"])
     until = time.monotonic() + 60
     while time.monotonic() < until and (not (tmp_path / "k").exists() or (tmp_path / "k").read_bytes().count(b"\n") < 3):
         time.sleep(0.05)
@@ -226,7 +226,7 @@ def test_a_cluster_shows_the_table_and_an_interrupt_keeps_what_is_known(tmp_path
         (["--cluster", "tls://node1"], "needs --tls DIRECTORY"),
         (["--cluster", "local", "--insecure"], "not for --cluster local"),
         (["--tls", "keys"], "are for --cluster ADDRESS"),
-        (["--cluster", "127.0.0.1", "--workers", "2"], "--workers is for this machine"),
+        (["--cluster", "127.0.0.1", "--jobs", "2"], "--jobs is for this machine"),
     ],
 )
 def test_a_cluster_that_cannot_be_used_is_one_line(words, complaint, capsys):
@@ -238,7 +238,7 @@ def test_a_cluster_that_cannot_be_used_is_one_line(words, complaint, capsys):
 
 def test_an_interrupt_loses_nothing(tmp_path):
     journal = tmp_path / "j.jsonl"
-    words = ["sweep", "tiles", "fused_l2norm:vectorized", "16", "1024", "--device", "emulator", "--workers", "1"]
+    words = ["sweep", "tiles", "fused_l2norm:vectorized", "16", "1024", "--device", "emulator", "--jobs", "1"]
     command = [sys.executable, "-m", "ptxkit", *words, "--journal", str(journal)]
     restored = (
         "import signal, sys, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); sys.argv = sys.argv[1:]; "

@@ -74,6 +74,13 @@ def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
         (["bench", "rn"], "did you mean 'run'? (see ptxkit bench --help)"),
         (["cache", "clr"], "did you mean 'clear'? (see ptxkit cache --help)"),
         (["cache", "nosuch"], "no command 'nosuch' (see ptxkit cache --help)"),
+        (["bench", "verify", "r.json"], "`ptxkit bench verify` is called `ptxkit bench rerun` (see ptxkit bench --help)"),
+        (["sweep", "tiles", "saxpy", "--workers", "2"], "--workers is called --jobs in `ptxkit sweep tiles`"),
+        (["cluster", "worker", "a:1", "--gpu", "0"], "--gpu is called --gpu-index in `ptxkit cluster worker`"),
+        (["cluster", "worker", "a:1", "--workers", "2"], "--workers is called --jobs in `ptxkit cluster worker`"),
+        (["inspect", "saxpy", "--cluster", "2"], "--cluster is called --cluster-dims in `ptxkit inspect`"),
+        (["debug", "k.cu", "--cluster", "2,1"], "--cluster is called --cluster-dims in `ptxkit debug`"),
+        (["run", "k.cu", "--cluster", "2,1"], "--cluster-dims X[,Y[,Z]]"),
     ],
 )
 def test_only_a_near_command_is_suggested(tmp_path, words, end):

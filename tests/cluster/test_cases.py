@@ -159,7 +159,7 @@ def test_run_with_seeds_names_the_failing_seeds_and_how_to_repeat_one(described)
         (["run", "./k.cu", "--seeds", "2"], "--seeds is for kernels with a description"),
         (["run", "saxpy", "--seeds", "2", "--dry-run"], "leave out --dry-run"),
         (["run", "saxpy", "--seeds", "0"], "not in the range"),
-        (["run", "saxpy", "--cluster", "local"], "with --seeds COUNT an address"),
+        (["run", "saxpy", "--cluster", "local"], "--cluster ADDRESS is for --seeds COUNT"),
         (["run", "saxpy", "--tls", "."], "--seeds COUNT with --cluster"),
         (["bench", "run", "saxpy", "--tls", "."], "for --cluster ADDRESS"),
         (["bench", "run", "saxpy", "--timeout", "5"], "--timeout is for the cases of --cluster"),

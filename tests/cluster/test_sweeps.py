@@ -146,7 +146,7 @@ def test_a_lost_scheduler_stops_the_sweep_which_goes_on_elsewhere(no_thread_left
     write_keys(keys)
     scheduler = Command(["cluster", "scheduler", "--port", "0", "--tls", keys])
     address = scheduler.stdout.readline().split()[-1]
-    worker = Command(["cluster", "worker", address, "--no-gpu", "--workers", "1", "--tls", keys])
+    worker = Command(["cluster", "worker", address, "--no-gpu", "--jobs", "1", "--tls", keys])
     try:
         assert "with the emulator" in worker.stdout.readline()
         status = run("cluster", "status", address, "--tls", keys, "--json")

@@ -194,5 +194,5 @@ def test_the_candidates_begin_with_the_choice_and_launch_different_things(name):
     assert (options[0].name, dict(options[0].resolved.tile)) == (first.variant, first.tile)
     assert len(options) == len({repr((o.resolved.programs, o.resolved.launches)) for o in options}) <= 5
     assert {o.name for o in options} > {first.variant}
-    named = ranked(workload, 3, EmulatedDevice(), Target.parse("sm_90a"), variants=[first.options[0].name])
-    assert {o.name for o in named} == {first.options[0].name}
+    named = ranked(workload, 3, EmulatedDevice(), Target.parse("sm_90a"), variants=[first.candidates[0].name])
+    assert {o.name for o in named} == {first.candidates[0].name}

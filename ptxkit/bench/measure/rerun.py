@@ -57,7 +57,7 @@ def again(
         method_of(before, budget_s),
         seed=before.cases[0].seed if before.cases else 0,
         counts=False,
-        command=("ptxkit", "bench", "verify"),
+        command=("ptxkit", "bench", "rerun"),
         target=_target(before, device),
     )
     return run.run([plan_of(case) for case in before.cases], say, done)
