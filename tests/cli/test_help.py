@@ -26,7 +26,7 @@ HEADED = {name: command for name, command in COMMANDS.items() if isinstance(comm
 
 
 def options_of(command):
-    return [param for param in command.params if isinstance(param, click.Option)]
+    return [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
 
 
 def test_commands_with_many_options_list_them_below_headings():
