@@ -1,14 +1,15 @@
-"""Host time of a call of ptxkit.torch.layernorm, beside a prepared launch, torch and Triton, in one run.
+"""Host time of a call of ptxkit.torch.layernorm, beside a prepared launch, torch, Triton and a C++ extension, in one run.
 
 ::
 
     python scripts/torch_overhead.py [--device cuda|cpu] [--tiny] [--rows N] [--cols N] [--rounds N] [--calls N] [--json FILE]
+                                     [--extension FOLDER]
 
 The candidates take turns: in each round, each queues ``--calls`` calls without waiting, and the GPU is waited for
 between them. The table has the median of the rounds in microseconds for a call, and the difference to the prepared
 launch, which binds its arguments once and allocates nothing. The default size is small, so that the queue does not
-fill. On the CPU the calls run in the emulator, whose time is not that of the host side: this only shows that the
-script runs.
+fill. ``--extension`` builds the C++ extension in a folder first (scripts/torch_extension.py), which takes a minute. On
+the CPU the calls run in the emulator, whose time is not that of the host side: this only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch_extension
 
 import ptxkit.torch as pt
 from ptxkit.kernels.rows.layernorm import Layernorm
@@ -69,7 +71,9 @@ def by_triton(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Call
     return call
 
 
-def candidates(rows: int, cols: int, where: torch.device) -> tuple[dict[str, Callable[[], Any]], PreparedLaunch]:
+def candidates(
+    rows: int, cols: int, where: torch.device, extension: Any = None
+) -> tuple[dict[str, Callable[[], Any]], PreparedLaunch]:
     """Name -> a call, after its first call; and the prepared launch, which owns its arrays."""
     x = torch.randn(rows, cols, device=where)
     weight, bias = torch.rand(cols, device=where), torch.rand(cols, device=where)
@@ -87,6 +91,9 @@ def candidates(rows: int, cols: int, where: torch.device) -> tuple[dict[str, Cal
     }
     if where.type == "cuda" and (triton := by_triton(x, weight, bias)) is not None:
         found["Triton kernel and torch.empty_like"] = triton
+    if where.type == "cuda" and extension is not None:
+        by_extension = torch_extension.layernorm(extension, launch, rows, cols)
+        found["C++ extension of torch"] = lambda: by_extension(x, weight, bias)
     expected = torch.nn.functional.layer_norm(x, (cols,), weight, bias)
     for name, call in found.items():
         result = call()
@@ -123,11 +130,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--json", type=Path, help="write the times of all rounds to a file")
+    parser.add_argument("--extension", type=Path, help="build a C++ extension of torch in a folder, and measure it")
     given = parser.parse_args()
     if given.tiny:
         given.rows, given.cols, given.rounds, given.calls = 4, 64, 2, 2
     where = torch.device(given.device)
-    found, launch = candidates(given.rows, given.cols, where)
+    extension = torch_extension.built(given.extension) if given.extension else None
+    found, launch = candidates(given.rows, given.cols, where, extension)
     times = measure(found, given.rounds, given.calls, where)
     name = torch.cuda.get_device_name() if where.type == "cuda" else "the emulator: no times of the host side"
     print(f"layernorm {given.rows} x {given.cols} f32 on {name}, torch {torch.__version__}")

@@ -10,7 +10,7 @@ from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
 HEADINGS = {
-    "Graph": ("--model", "--tokens", "--context", "--dtype"),
+    "Graph": ("--model", "--tokens", "--context", "--dtype", "--experts-dtype"),
     "Prediction": ("--gpu", "--launch-us", "--weight", "--threshold", "--no-compile"),
     "Output": ("--format", "--json", "--html"),
 }
@@ -31,6 +31,12 @@ HEADINGS = {
     help="Attend to this many cached keys, as in decoding, instead of the tokens themselves.",
 )
 @click.option("--dtype", metavar="TYPE", help="Use this type for the model's activations and weights, bf16 by default.")
+@click.option(
+    "--experts-dtype",
+    metavar="TYPE",
+    help="Use this type for the weights of a model's routed experts and the rows that they multiply, with a scale for each "
+    "row: s8 or e4m3.",
+)
 @click.option("--gpu", metavar="NAME", help="Predict for this GPU, such as B200, instead of an H200.")
 @click.option(
     "--launch-us",
@@ -76,6 +82,7 @@ def command(
     tokens: int | None,
     context: int | None,
     dtype: str | None,
+    experts_dtype: str | None,
     gpu: str | None,
     launch_us: float | None,
     weights: tuple[str, ...],
@@ -110,10 +117,12 @@ def command(
 
     if (graph is None) == (model is None):
         raise UsageError("give a graph, or --model and no graph; `ptxkit fuse --model gpt2` is an example")
-    for option, value in (("--tokens", tokens), ("--context", context), ("--dtype", dtype)):
+    of_models = {"--tokens": tokens, "--context": context, "--dtype": dtype, "--experts-dtype": experts_dtype}
+    for option, value in of_models.items():
         if model is None and value is not None:
             raise UsageError(f"{option} belongs to --model; a file states its shapes itself")
-    for option, value in (("--gpu", gpu), ("--dtype", dtype), ("--json", json_path), ("--html", html)):
+    texts = ("--dtype", dtype), ("--experts-dtype", experts_dtype)
+    for option, value in (("--gpu", gpu), *texts, ("--json", json_path), ("--html", html)):
         if value == "":
             raise UsageError(f"{option} is empty; leave it out, or give a value")
     named = {"GRAPH": graph, "--json": json_path, "--html": html}
@@ -128,7 +137,7 @@ def command(
     machine = machine_for(gpu, LAUNCH_US if launch_us is None else launch_us)
     with stdout_set_aside():
         if model is not None:
-            found = model_graph(model, tokens or 4096, context or 0, dtype or "bf16")
+            found = model_graph(model, tokens or 4096, context or 0, dtype or "bf16", experts_dtype or "")
         else:
             found = read_graph(str(graph))
         arguments = {} if no_compile else {"compiled": compiled_kernel}

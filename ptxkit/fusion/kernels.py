@@ -1,7 +1,7 @@
 """The formulas that the bundled kernels compute, as patterns, and the sizes and options that follow from a match.
 
 A kernel is named for a group only if it computes exactly the group's operations on arrays of exactly its shapes and types,
-with its constants. Not here: ``moe_routed``, whose choice of experts no kind of operation computes.
+with its constants.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import Graph
 from ptxkit.fusion.layout import View
-from ptxkit.fusion.patterns import Bound, In, Match, Op, Param, Swapped, candidates, matches, op
+from ptxkit.fusion.patterns import Bound, In, Match, Node, Op, Param, Result, Swapped, candidates, matches, op
 
 Array = tuple[tuple[int, ...], str]  # shape and type
+INTERLEAVED = "with 8 rows of gate and 8 of up alternating in one array"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Use:
         kernel: its name. sizes: positional. options: by name.
         inputs: name in the formula -> shape and type of the array that the kernel reads. outputs: those of the results.
         inside: types that results within the kernel may have; it keeps them in f32.
+        note: how constant inputs must be stored, as the end of a sentence; "" for as they are.
     """
 
     kernel: str
@@ -35,6 +37,7 @@ class Use:
     inputs: Mapping[str, Array]
     outputs: Sequence[Array]
     inside: frozenset[str] = field(default=frozenset(("f32",)))
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ def groups(graph: Graph) -> Iterator[Group]:
 def _kinds(roots: Sequence[Op]) -> list[str]:
     seen: dict[int, str] = {}
 
-    def visit(node: Op | In | Swapped) -> None:
-        if isinstance(node, Swapped):
+    def visit(node: Node) -> None:
+        if isinstance(node, (Swapped, Result)):
             visit(node.of)
         elif isinstance(node, Op) and id(node) not in seen:
             seen[id(node)] = node.kind
@@ -246,6 +249,26 @@ def _moe_int8(output: str) -> Callable[[Match], Use | None]:
     return use
 
 
+def _moe_routed(match: Match) -> Use | None:
+    x, logits, gate, down = (match.inputs[name] for name in ("x", "logits", "gate", "down"))
+    (tokens, hidden), (experts, ffn, _) = x.matrix, gate.shape
+    top_k = match.params["k"]
+    if logits.matrix != (tokens, experts) or down.shape != (experts, hidden, ffn) or x.shape[:-1] != logits.shape[:-1]:
+        return None
+    inputs: dict[str, Array] = {"x": ((tokens, hidden), x.dtype), "x_scales": ((tokens,), "f32")}
+    inputs |= {"logits": ((tokens, experts), "f32"), "down": ((experts, hidden, ffn), x.dtype)}
+    inputs |= dict.fromkeys(("gate", "up"), ((experts, ffn, hidden), x.dtype))
+    inputs |= dict.fromkeys(("gate_scales", "up_scales"), ((experts, ffn), "f32"))
+    inputs["down_scales"] = ((experts, hidden), "f32")
+    outputs: list[Array] = [((tokens, hidden), "bf16")]
+    if len(match.results) > 1:
+        outputs += [((tokens, top_k), "s32"), ((tokens, top_k), "f32")]
+    sizes = {"tokens": tokens, "hidden": hidden, "ffn": ffn, "experts": experts, "top_k": top_k}
+    options = {"dtype": x.dtype, "renormalize": match.params.get("renormalize", True)}
+    inside = frozenset((x.dtype, "s32", "f32", "bf16"))
+    return Use("moe_routed", sizes, options, inputs, outputs, inside, INTERLEAVED)
+
+
 def _heads(match: Match, name: str) -> tuple[int, ...]:
     """(batch, heads, n, d) of an input; () where it has other axes."""
     shape = match.inputs[name].shape
@@ -348,6 +371,32 @@ def _backward(scaled: Op, scale: str) -> tuple[Op, ...]:
     return dq, dk, op("matmul", Swapped(p), do)
 
 
+def _gating() -> Iterator[tuple[Op, Result, Result]]:
+    """Top-k gating: the operation that chooses, the experts, and their weights as a column."""
+    k, logits = Param("k"), In("logits")
+    softmax = op("softmax", logits)
+    for one in (
+        op("top_k", logits, k=k, renormalize=Param("renormalize")),
+        op("top_k", softmax, k=k, scores="none", renormalize=Param("renormalize")),
+    ):
+        yield one, Result(one, 0), Result(one, 1, column=True)
+    one = op("top_k", softmax, k=k, scores="none", renormalize=False)
+    chosen = Result(one, 1)
+    yield one, Result(one, 0), Result(op("divide", chosen, op("sum", chosen)), 0, column=True)
+
+
+def _experts(gating: Op, expert: Node, weight: Node) -> Op:
+    """Quantized experts with SwiGLU, and the weighted sum of their results, as ``moe_routed`` computes it."""
+
+    def product(name: str, *x: Node) -> Op:
+        return op("routed_linear", x[0], In(name), expert, x[1], In(f"{name}_scales"))
+
+    x = In("x"), In("x_scales")
+    inner = op("quantize_rows", op("multiply", op("silu", product("gate", *x)), product("up", *x)))
+    down = product("down", Result(inner, 0), Result(inner, 1))
+    return op("sum", Swapped(op("multiply", down, weight)))
+
+
 def _kernels() -> Iterator[Kernel]:
     x, y, gate, up, mask, residual, bias = map(In, ("x", "y", "gate", "up", "mask", "residual", "bias"))
     gamma, beta, a, b = map(In, ("gamma", "beta", "a", "b"))
@@ -390,6 +439,12 @@ def _kernels() -> Iterator[Kernel]:
         product = op("multiply", op("multiply", op("linear", a, b), one), other)
         yield Kernel((product,), _moe_int8("bf16"))
         yield Kernel((op("quantize_rows", product),), _moe_int8("token"))
+
+    for gating, expert, weight in _gating():
+        combined = _experts(gating, expert, weight)
+        yield Kernel((combined,), _moe_routed)
+        if weight.of is gating:  # the kernel writes the weights that are used
+            yield Kernel((combined, gating), _moe_routed)
 
     yield Kernel((op("attention", In("q"), In("k"), In("v"), causal=Param("causal")),), _attention)
     for scores in _all_scores():

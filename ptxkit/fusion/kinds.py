@@ -21,13 +21,14 @@ from typing import Any, Literal
 
 from ptxkit.errors import UsageError
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
-from ptxkit.fusion.tensors import MOST, Tensor, checked_dtype, is_float, promoted
+from ptxkit.fusion import routed
+from ptxkit.fusion.attributes import Attributes, boolean, dtype_of, finite, number
+from ptxkit.fusion.tensors import Tensor, is_float, promoted
 from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
 
 Family = Literal["elementwise", "row", "contraction", "attention", "movement", "view"]
 Shaped = tuple[tuple[int, ...], str]  # shape and dtype of a result
-Attributes = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,6 @@ def _broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _dtype(attributes: Attributes, default: str) -> str:
-    return checked_dtype(attributes.get("dtype", default))
-
-
 WHOLE_NUMBERS = {
     *(
         "add",
@@ -126,16 +123,16 @@ def _elementwise(
         if "value" in given and len(inputs) == operands[1]:
             raise UsageError(f"takes {operands[1]} inputs, or the attribute 'value' in place of the last one, not both")
         if "value" in given:
-            _finite(given, "value")
+            finite(given, "value")
         for name in attributes or {}:
             if name in given:
-                _finite(given, name)
+                finite(given, name)
         # the condition of `where` selects elements, and has no part in the type of the result
         operand_types = [tensor.dtype for tensor in (inputs[1:] if kind == "where" else inputs)]
         found = promoted(operand_types)
         if not is_float(found) and (kind not in WHOLE_NUMBERS or isinstance(given.get("value"), float)):
             found = "f32"
-        return [(_broadcast(inputs), _dtype(given, dtype or found))]
+        return [(_broadcast(inputs), dtype_of(given, dtype or found))]
 
     names = {"dtype": "the type of the result"} | dict(attributes or {})
     if operands[0] < operands[1]:
@@ -145,39 +142,16 @@ def _elementwise(
     )
 
 
-def _finite(attributes: Attributes, name: str) -> float:
-    """An attribute that is a finite number. Raises UsageError."""
-    number = attributes[name]
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not _is_finite(number):
-        raise UsageError(f"the attribute {name!r} must be a number, not {short(number)}")
-    return float(number)
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an integer beyond the floating-point numbers
-        return False
-
-
-def _boolean(attributes: Attributes, name: str) -> bool:
-    """An attribute that is true or false; without it, false. Raises UsageError."""
-    value = attributes.get(name, False)
-    if not isinstance(value, bool):
-        raise UsageError(f"the attribute {name!r} must be true or false, not {short(value)}")
-    return value
-
-
 def _rows(flops: float, operands: tuple[int, int], summary: str, eps: float | None = None) -> Kind:
     """A kind whose result has the shape of its first input; the other inputs are broadcast to it."""
 
     def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         _check_row(inputs)
-        if "eps" in attributes and _finite(attributes, "eps") < 0:
+        if "eps" in attributes and finite(attributes, "eps") < 0:
             raise UsageError(f"the attribute 'eps' must be a number from 0, not {attributes['eps']!r}")
         if _broadcast(inputs) != inputs[0].shape:
             raise UsageError(f"the first input has the shape {list(inputs[0].shape)}; the others must fit into it")
-        return [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))]
+        return [(inputs[0].shape, dtype_of(attributes, inputs[0].dtype))]
 
     names = {"dtype": "the type of the result"}
     if eps is not None:
@@ -190,7 +164,7 @@ def _reduction(flops: float, summary: str, operands: tuple[int, int] = (1, 1)) -
 
     def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         _check_row(inputs)
-        return [((*inputs[0].shape[:-1], 1), _dtype(attributes, inputs[0].dtype))]
+        return [((*inputs[0].shape[:-1], 1), dtype_of(attributes, inputs[0].dtype))]
 
     names = {"dtype": "the type of the result"}
     return Kind("row", operands, results, lambda inputs, _, __: flops * inputs[0].elements, names, None, summary)
@@ -203,12 +177,12 @@ def _check_row(inputs: Sequence[Tensor]) -> None:
 
 def _quantized_rows(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     _check_row(inputs)
-    return [(inputs[0].shape, _dtype(attributes, "s8")), ((*inputs[0].shape[:-1], 1), "f32")]
+    return [(inputs[0].shape, dtype_of(attributes, "s8")), ((*inputs[0].shape[:-1], 1), "f32")]
 
 
 def _column_sum(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     _check_row(inputs)
-    return [((inputs[0].shape[-1],), _dtype(attributes, inputs[0].dtype))]
+    return [((inputs[0].shape[-1],), dtype_of(attributes, inputs[0].dtype))]
 
 
 def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[int, ...], int, int, int]:
@@ -218,7 +192,7 @@ def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[in
         raise UsageError("both inputs of a matmul need two axes or more")
     m, k = a.shape[-2:]
     rows, n = b.shape[-2:]
-    if _boolean(attributes, "transpose_b"):
+    if boolean(attributes, "transpose_b"):
         rows, n = n, rows
     if rows != k:
         raise UsageError(f"the inner sizes differ: {k} of {list(a.shape)} and {rows} of {list(b.shape)}")
@@ -228,7 +202,7 @@ def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[in
 
 def _matmul(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     batch, m, n, _ = _product(inputs, attributes)
-    return [((*batch, m, n), _dtype(attributes, promoted([tensor.dtype for tensor in inputs])))]
+    return [((*batch, m, n), dtype_of(attributes, promoted([tensor.dtype for tensor in inputs])))]
 
 
 def _matmul_flops(inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
@@ -242,9 +216,9 @@ def _linear(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         raise UsageError(f"x {list(x.shape)} needs weights (n, {x.shape[-1] if x.shape else 'k'}), not {list(w.shape)}")
     if len(inputs) > 2 and inputs[2].shape != (w.shape[0],):
         raise UsageError(f"the bias must have the shape [{w.shape[0]}], not {list(inputs[2].shape)}")
-    if _boolean(attributes, "sparse") and w.shape[1] % 4:
+    if boolean(attributes, "sparse") and w.shape[1] % 4:
         raise UsageError(f"the rows of 2:4 sparse weights need a multiple of 4 elements, not {w.shape[1]}")
-    return [((*x.shape[:-1], w.shape[0]), _dtype(attributes, promoted([x.dtype, w.dtype])))]
+    return [((*x.shape[:-1], w.shape[0]), dtype_of(attributes, promoted([x.dtype, w.dtype])))]
 
 
 def _linear_flops(inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: Attributes) -> float:
@@ -264,25 +238,18 @@ def _grouped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     x, w = inputs[:2]
     if len(x.shape) != 2 or len(w.shape) != 3 or x.shape[1] != w.shape[2]:
         raise UsageError(f"rows {list(x.shape)} need weights (experts, n, k) of the same k, not {list(w.shape)}")
-    hit = _number(attributes, "experts", w.shape[0])
+    hit = number(attributes, "experts", w.shape[0])
     if hit > w.shape[0]:
         raise UsageError(f"experts is {hit}, but the weights have {w.shape[0]}")
-    return [((x.shape[0], w.shape[1]), _dtype(attributes, promoted([x.dtype, w.dtype])))]
+    return [((x.shape[0], w.shape[1]), dtype_of(attributes, promoted([x.dtype, w.dtype])))]
 
 
 def _grouped_read(i: int, inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
     if i != 1:
         return inputs[i].bytes
     experts = inputs[1].shape[0]
-    hit = min(_number(attributes, "experts", experts), inputs[0].shape[0])
+    hit = min(number(attributes, "experts", experts), inputs[0].shape[0])
     return inputs[1].bytes * hit / experts
-
-
-def _number(attributes: Attributes, name: str, default: int) -> int:
-    value = attributes.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-        raise UsageError(f"{name} must be a positive number, not {short(value)}")
-    return value
 
 
 def _attention(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
@@ -294,8 +261,8 @@ def _attention(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]
         raise UsageError(f"{shapes} do not fit: k needs the d of q, v the heads and the length of k")
     if q.shape[-3] % k.shape[-3]:
         raise UsageError(f"the {k.shape[-3]} heads of k and v must divide the {q.shape[-3]} heads of q")
-    _boolean(attributes, "causal")
-    return [((*q.shape[:-1], v.shape[-1]), _dtype(attributes, promoted([q.dtype, k.dtype, v.dtype])))]
+    boolean(attributes, "causal")
+    return [((*q.shape[:-1], v.shape[-1]), dtype_of(attributes, promoted([q.dtype, k.dtype, v.dtype])))]
 
 
 def _attention_flops(inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
@@ -311,7 +278,7 @@ def _parts(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         raise UsageError(f"axis {short(axis)} is none of {list(x.shape)}")
     sizes = attributes.get("sizes")
     if sizes is None:
-        parts = _number(attributes, "parts", 2)
+        parts = number(attributes, "parts", 2)
         if x.shape[axis] % parts:
             raise UsageError(f"{parts} parts do not divide the {x.shape[axis]} elements of axis {axis}")
         sizes = [x.shape[axis] // parts] * parts
@@ -369,8 +336,8 @@ def _reshaped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
 
 
 def _polynomial(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
-    _number(attributes, "multiply_adds", 1)
-    return [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))]
+    number(attributes, "multiply_adds", 1)
+    return [(inputs[0].shape, dtype_of(attributes, inputs[0].dtype))]
 
 
 def _gathered(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
@@ -412,6 +379,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "linear": {"sparse": False},
     "matmul": {"transpose_b": False},
     "attention": {"causal": False},
+    "top_k": {"scores": "softmax", "renormalize": True},
 }
 """Kind -> attributes that it has where none are given."""
 LAYOUT = {"axes": "the order of the axes"}
@@ -429,7 +397,7 @@ KINDS: dict[str, Kind] = {
         "elementwise",
         (1, 1),
         _polynomial,
-        lambda inputs, _, attributes: 2.0 * _number(attributes, "multiply_adds", 1) * inputs[0].elements,
+        lambda inputs, _, attributes: 2.0 * number(attributes, "multiply_adds", 1) * inputs[0].elements,
         {"dtype": "the type of the result", "multiply_adds": "how many for each element"},
         None,
         "a number of dependent multiply-adds",
@@ -457,6 +425,19 @@ KINDS: dict[str, Kind] = {
     "l2norm": _rows(3, (1, 1), "rows divided by their norm", DEFAULTS["l2norm"]["eps"]),
     "softmax": _rows(5, (1, 1), "softmax of rows"),
     "variance": _reduction(3, "variance of each row, of x and the means", (1, 2)),
+    "top_k": Kind(
+        "row",
+        (1, 1),
+        routed.chosen,
+        lambda inputs, _, __: 5.0 * inputs[0].elements,
+        {
+            "k": "how many",
+            "scores": "`softmax`, `sigmoid` or `none`: what is computed of the elements",
+            "renormalize": "whether the chosen scores are divided by their sum",
+        },
+        None,
+        "gating: the positions of the `k` largest elements of each row, in descending order, and their scores, f32",
+    ),
     "column_sum": Kind(
         "row",
         (1, 1),
@@ -501,6 +482,16 @@ KINDS: dict[str, Kind] = {
         {**PRODUCT, "experts": "how many experts have rows"},
         _grouped_read,
         "rows (m, k), sorted by expert, times the weights (experts, n, k) of their experts",
+    ),
+    "routed_linear": Kind(
+        "contraction",
+        (3, 5),
+        routed.products,
+        routed.flops,
+        {**PRODUCT, "experts": "how many experts have rows"},
+        routed.read,
+        "x (..., k), or (..., choices, k), times the weights (experts, n, k) of the experts (..., choices) of each token; with "
+        "the scales (..., 1) of quantized rows of x, and (experts, n) of the weights",
     ),
     "attention": Kind(
         "attention",

@@ -1,12 +1,12 @@
 """Validation of the cost model: predicted speed-ups of fused variants of the bundled kernels compared with measured ones.
 
-A graph has one operation for each launch of the variant ``unfused``; the fused variants compute all of them in one launch, or
-in two where sums of all rows are needed.
+A graph has one operation for each launch of the variant ``unfused``; the fused variants compute all of them in one launch, in
+two where sums of all rows are needed, or in those of :data:`LAUNCHES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ NOT_COMPARED = {
     "attention_scores": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma, each score twice",
     "ffn_sublayer": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
     "linear_layernorm_gelu": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
-    "moe_routed": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma; the report has no routed products",
     "swiglu_ffn": "`unfused` is four launches, the fused variants are two",
 }
 """Kernel with a variant ``unfused`` -> why no fusion of the same operations is measured by it."""
@@ -151,6 +150,46 @@ def _attention(w: Sizes) -> Graph:
     return g.graph(outputs=[g.matmul(g.softmax(scores, dtype=dtype), v, name="values")])
 
 
+def _moe_routed(w: Sizes) -> Graph:
+    g, dtype = GraphBuilder("moe_routed"), w["dtype"]
+    tokens, hidden, ffn, experts, k = (w[name] for name in ("tokens", "hidden", "ffn", "experts", "top_k"))
+    hit = max(1, round(experts * (1 - (1 - k / experts) ** tokens)))
+    probabilities = g.softmax(g.input("logits", (tokens, experts), "f32"), name="gate_softmax")
+    expert, chosen = g.top_k(probabilities, name="gate_top_k", k=k, scores="none", renormalize=False)
+    weight = g.divide(chosen, g.input("ones", (tokens, 1), "f32"), name="gate_normalize")
+    order = g.copy(g.reshape(expert, name="pairs", shape=[tokens * k]), name="sort")
+    of_row = g.reshape(g.copy(order, name="row_experts"), name="of_row", shape=[tokens * k, 1])
+    rows = g.gather(g.input("x", (tokens, hidden), dtype), order, name="permute")
+
+    def product(x: str, name: str, n: int, scales: str, result: str) -> str:
+        weights = g.input(f"{name}.weight", (experts, n, g.shape(x)[-1]), dtype)
+        sums = g.routed_linear(x, weights, of_row, name=name, experts=hit, dtype="s32")
+        flat = g.reshape(sums, name=f"{name}_sums", shape=[tokens * k, n])
+        return str(g.multiply(flat, scales, name=f"{name}_scaled", dtype=result))
+
+    both = product(rows, "up", 2 * ffn, g.input("x_scales", (tokens * k, 1), "f32"), "f32")
+    gate, up = g.chunk(both, name="halves")
+    inner = g.multiply(gate, up, name="swiglu")
+    largest = g.max(inner, name="row_scales")
+    quantized = g.divide(inner, largest, name="quantize", dtype=dtype)
+    results = product(quantized, "down", hidden, largest, "bf16")
+    by_token = g.permute(g.reshape(results, name="by_token", shape=[tokens, k, hidden]), name="last", axes=[0, 2, 1])
+    return g.graph(outputs=[g.sum(by_token, name="combine", dtype="bf16"), expert, weight])
+
+
+LAUNCHES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "moe_routed": (
+        ("gate_softmax", "gate_top_k", "gate_normalize"),
+        ("sort", "row_experts"),
+        ("permute",),
+        ("up", "up_scaled", "swiglu"),
+        ("row_scales", "quantize"),
+        ("down", "down_scaled"),
+        ("combine",),
+    )
+}
+"""Kernel of which the fused variants are several launches -> the operations of each of them; those of others are one launch."""
+
 GRAPHS: dict[str, Callable[[Sizes], Graph]] = {
     "add_activation": _elementwise("add_activation", ("add", 1, {}), ("gelu", 0, {})),
     "add_gelu": _elementwise("add_gelu", ("add", 1, {}), ("gelu", 0, {})),
@@ -176,6 +215,7 @@ GRAPHS: dict[str, Callable[[Sizes], Graph]] = {
     "layernorm_backward": lambda w: _norm_backward(w, centered=True),
     "rmsnorm_backward": lambda w: _norm_backward(w, centered=False),
     "attention": _attention,
+    "moe_routed": _moe_routed,
     "softmax_backward": _softmax_backward,
     "swiglu_backward": _swiglu_backward,
     "add_activation_backward": _add_activation_backward,
@@ -221,13 +261,15 @@ def comparisons(known: Mapping[str, Any], machine: Machine) -> Iterator[Comparis
             continue  # `unfused` computes all scores, the fused variants the half that the mask leaves
         graph = GRAPHS[name](sizes)
         best = min(fused, key=fused.__getitem__)
-        yield Comparison(case, predicted(graph, machine), rows["unfused"]["cold"]["median_us"] / fused[best], best)
+        predicted_speedup = predicted(graph, machine, LAUNCHES.get(name))
+        yield Comparison(case, predicted_speedup, rows["unfused"]["cold"]["median_us"] / fused[best], best)
 
 
-def predicted(graph: Graph, machine: Machine) -> float:
-    """The predicted speed-up if all operations of a graph share a launch."""
+def predicted(graph: Graph, machine: Machine, launches: Sequence[Sequence[str]] | None = None) -> float:
+    """The predicted speed-up if all operations of a graph share a launch, or those of each of some launches."""
     apart = sum(cost(Group.of(graph, [operation]), machine).time_us for operation in graph.launches)
-    return apart / cost(Group.of(graph, graph.launches), machine).time_us
+    groups = [[o for o in graph.launches if o.name in launch] for launch in launches] if launches else [graph.launches]
+    return apart / sum(cost(Group.of(graph, group), machine).time_us for group in groups)
 
 
 def _pair(text: str) -> tuple[str, Any]:

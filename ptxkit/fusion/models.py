@@ -13,9 +13,13 @@ from ptxkit.workload.workload import suggestion
 GRAPHS = ("gpt2", "opt-13b", "llama3-8b", "mixtral-8x7b", "deepseek-v3")
 MODELS: dict[str, Model] = {name: DIMENSIONS[name] for name in GRAPHS}
 """Name for ``--model`` -> dimensions, of the models whose layers :class:`_Layer` describes."""
+QUANTIZED = ("s8", "e4m3")
+"""Types of quantized experts."""
 
 
-def model_graph(name: str, tokens: int = 4096, context: int = 0, dtype: str = "bf16") -> Graph:
+def model_graph(
+    name: str, tokens: int = 4096, context: int = 0, dtype: str = "bf16", experts_dtype: str = ""
+) -> Graph:
     """A layer of a model, repeated as often as the model has layers.
 
     Args:
@@ -23,20 +27,29 @@ def model_graph(name: str, tokens: int = 4096, context: int = 0, dtype: str = "b
         tokens: rows of the activations: all tokens of a batch that are computed at once.
         context: keys that a token sees; 0: as many as there are tokens, causal, as in prefill.
         dtype: of activations and weights.
+        experts_dtype: of routed experts' weights and of the rows that they multiply, ``s8`` or ``e4m3`` with a scale for each
+            row; "" for ``dtype``.
 
     Raises:
-        UsageError: no such model, or a number of tokens below 1.
+        UsageError: no such model, a number of tokens below 1, or another type of experts, or of a model without experts.
     """
     if name not in MODELS:
         raise UsageError(f"there is no model {name!r}; {suggestion(name, MODELS)}")
     if tokens < 1 or context < 0:
         raise UsageError("the numbers of tokens and of keys must be positive")
-    return _Layer(name, MODELS[name], tokens, context, dtype).graph()
+    if experts_dtype and experts_dtype not in QUANTIZED:
+        raise UsageError(f"the type of experts must be one of {', '.join(QUANTIZED)}, not {experts_dtype!r}")
+    if experts_dtype and not MODELS[name].experts:
+        raise UsageError(f"{name} has no routed experts, and takes no type for them")
+    return _Layer(name, MODELS[name], tokens, context, dtype, experts_dtype).graph()
 
 
 class _Layer:
-    def __init__(self, name: str, model: Model, tokens: int, context: int, dtype: str) -> None:
+    def __init__(
+        self, name: str, model: Model, tokens: int, context: int, dtype: str, experts_dtype: str
+    ) -> None:
         self.model, self.tokens, self.context, self.dtype = model, tokens, context, dtype
+        self.experts_dtype = experts_dtype
         self.g = GraphBuilder(f"{name}, one of {model.layers} layers, {tokens} tokens", model.layers)
 
     def weight(self, name: str, *shape: int) -> str:
@@ -98,24 +111,31 @@ class _Layer:
         return self.linear(inner, f"{prefix}down", model.hidden)
 
     def experts(self, h: str) -> str:
+        """Routed experts: gating, products with the weights of each token's experts, and their weighted sum."""
         g, model = self.g, self.model
-        rows = self.tokens * model.active
         hit = max(1, round(model.experts * (1 - (1 - model.active / model.experts) ** self.tokens)))
-        scores = self.linear(h, "router", model.experts)
-        g.softmax(scores, name="router_softmax", dtype="f32")  # the top experts and their order follow from it
-        order = g.input("sorted_tokens", (rows,), "s32")
-        sorted_rows = g.gather(h, order, name="sort_tokens")
+        router = self.weight("router.weight", model.experts, model.hidden)
+        logits = g.linear(h, router, name="router", dtype="f32")
+        scores = "sigmoid" if model.sigmoid else "softmax"
+        chosen, scored = g.top_k(logits, name="gating", k=model.active, scores=scores)
+        quantized = self.experts_dtype not in ("", self.dtype)
 
-        def grouped(x: str, name: str, n: int) -> str:
-            weights = self.weight(f"{name}.weight", model.experts, n, g.shape(x)[-1])
-            return str(g.grouped_linear(x, weights, name=name, experts=hit))
+        def grouped(x: tuple[str, ...], name: str, n: int) -> str:
+            shape, dtype = (model.experts, n, g.shape(x[0])[-1]), self.experts_dtype if quantized else self.dtype
+            operands = [x[0], g.input(f"{name}.weight", shape, dtype), chosen, *x[1:]]
+            if quantized:
+                operands.append(g.input(f"{name}.scales", shape[:2], "f32"))
+            return str(g.routed_linear(*operands, name=name, experts=hit, dtype=self.dtype))
 
-        gate = g.silu(grouped(sorted_rows, "gate", model.intermediate), name="silu")
-        inner = g.multiply(gate, grouped(sorted_rows, "up", model.intermediate), name="gated")
-        down = grouped(inner, "down", model.hidden)
-        parts = g.reshape(down, name="by_token", shape=[self.tokens, model.active, model.hidden])
-        weights = g.input("routing_weights", (self.tokens, model.active, 1), "f32")
-        weighted = g.multiply(parts, weights, name="weighted", dtype=self.dtype)
+        def rows(x: str, name: str) -> tuple[str, ...]:
+            return g.quantize_rows(x, name=name, dtype=self.experts_dtype) if quantized else (x,)
+
+        x = rows(h, "quantize_tokens")
+        gate = g.silu(grouped(x, "gate", model.intermediate), name="silu")
+        inner = g.multiply(gate, grouped(x, "up", model.intermediate), name="gated")
+        down = grouped(rows(inner, "quantize_inner"), "down", model.hidden)
+        weights = g.reshape(scored, name="weights", shape=[self.tokens, model.active, 1])
+        weighted = g.multiply(down, weights, name="weighted", dtype=self.dtype)
         swapped = g.permute(weighted, name="choices_last", axes=[0, 2, 1])
         summed = g.sum(swapped, name="combine")
         combined = g.reshape(summed, name="combined", shape=[self.tokens, model.hidden])

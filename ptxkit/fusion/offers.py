@@ -20,7 +20,7 @@ from ptxkit.fusion.layout import View
 from ptxkit.workload import registry
 
 LONGEST = 1000  # characters of a formula, in which a value that is used twice is written twice
-CONSTANTS = ("eps", "p", "zero_point", "causal")  # options that are left out where they are the kernel's defaults
+CONSTANTS = ("eps", "p", "zero_point", "causal", "renormalize")  # options that are left out where they have their defaults
 INFIX = {o.word: sign for sign, o in OPERATIONS.items() if not sign.isalpha()}
 
 
@@ -33,12 +33,19 @@ class Offer:
         kernel: name of the bundled kernel; "" for a formula.
         sizes: sizes and options of the bundled kernel.
         formula: for ``ptxkit new --expression``; "" for a bundled kernel.
+        note: how constant inputs must be stored for the kernel; "" for as they are.
     """
 
     command: str
     kernel: str = ""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     formula: str = ""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The command, with the note."""
+        return f"{self.command} ({self.note})" if self.note else self.command
 
 
 def offer(group: Group) -> Offer | None:
@@ -61,7 +68,7 @@ def _bundled_offer(group: Group) -> Offer | None:
             stated = {k: v for k, v in use.options.items() if k not in CONSTANTS or v != getattr(kernel, k)}
             for option, value in stated.items():
                 words += ["--option", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
-            return Offer("ptxkit run " + " ".join(words), use.kernel, {**use.sizes, **stated})
+            return Offer("ptxkit run " + " ".join(words), use.kernel, {**use.sizes, **stated}, note=use.note)
     return None
 
 

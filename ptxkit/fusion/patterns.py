@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import Graph, Operation
@@ -36,10 +36,28 @@ class Swapped:
 
 
 @dataclass(frozen=True)
+class Result:
+    """A result of an operation that has several.
+
+    Attributes:
+        of: the operation. index: of the result.
+        column: whether it is seen with a further axis of one element, to be broadcast along rows.
+    """
+
+    of: Op
+    index: int
+    column: bool = False
+
+
+@dataclass(frozen=True)
 class Param:
     """An attribute that may have any value, which becomes an option of the kernel."""
 
     name: str
+
+
+Node: TypeAlias = "Op | In | Swapped | Result"
+HINTS = ("dtype", "experts")  # attributes that do not change what a kernel computes
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +70,11 @@ class Op:
     """
 
     kind: str
-    inputs: tuple[Op | In | Swapped, ...]
+    inputs: tuple[Node, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def op(kind: str, *inputs: Op | In | Swapped, **attributes: Any) -> Op:
+def op(kind: str, *inputs: Node, **attributes: Any) -> Op:
     """An operation of a formula."""
     return Op(kind, inputs, attributes)
 
@@ -152,7 +170,7 @@ def _bound(group: Group, name: str) -> Bound | None:
 
 
 def _operand(
-    group: Group, node: Op | In | Swapped, name: str, state: _State, *, inputs_anywhere: bool = False
+    group: Group, node: Node, name: str, state: _State, *, inputs_anywhere: bool = False
 ) -> Iterator[_State]:
     """The states in which a tensor is an operand of a formula.
 
@@ -179,11 +197,15 @@ def _operand(
             yield replace(state, inputs={**state.inputs, node.name: bound})
         return
     writer = graph.producers.get(memory)
-    if writer is None or writer.name not in group.names or memory != writer.outputs[0]:
+    index, column = (node.index, node.column) if isinstance(node, Result) else (0, False)
+    if writer is None or writer.name not in group.names or writer.outputs[index : index + 1] != (memory,):
         return
-    made = View.whole(memory, graph.shape(memory))
-    if bound.view.order != made.order or bound.view.axes[-1:] != row_major(graph.shape(memory))[-1:]:
+    shape = (*graph.shape(memory), 1) if column else graph.shape(memory)
+    if bound.view.order != View.whole(memory, shape).order or bound.view.axes[-1:] != row_major(shape)[-1:]:
         return  # another order of the elements, or other rows
+    if column and bound.shape != shape:
+        return
+    node = node.of if isinstance(node, Result) else node
     yield from _operation(group, node, writer, state, inputs_anywhere=inputs_anywhere)
 
 
@@ -217,7 +239,7 @@ def _operation(
 
 def _params(node: Op, operation: Operation, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The parameters with those of an operation; None if its attributes are not those of the formula."""
-    has = {**DEFAULTS.get(node.kind, {}), **{k: v for k, v in operation.attributes.items() if k != "dtype"}}
+    has = {**DEFAULTS.get(node.kind, {}), **{k: v for k, v in operation.attributes.items() if k not in HINTS}}
     wanted = {**DEFAULTS.get(node.kind, {}), **node.attributes}
     found = dict(known)
     if has.keys() != wanted.keys():

@@ -158,7 +158,7 @@ class _Placement:
             across, along = inner[-1:], inner[:-1]
         else:
             last = axes[-1]
-            whole = math.prod(extent for _, extent, _ in last[0]) == shape[-1]
+            whole = operation.kind != "top_k" and math.prod(extent for _, extent, _ in last[0]) == shape[-1]
             inner = [*axes[:-1], last if whole else self._fresh(shape[-1:])[0]]
             across, along = inner[:-1], inner[-1:]
         self.rows += [(operation, digit) for digits, _ in across for digit in digits]
@@ -215,7 +215,8 @@ class _Placement:
             result = axes[-1:]
         elif family == "row":
             kept = graph.shape(reader.outputs[0])[-1] != 1
-            result = axes if kept else [*axes[:-1], ((), 0)]
+            own = result[-1] if reader.kind == "top_k" else ((), 0)
+            result = axes if kept and reader.kind != "top_k" else [*axes[:-1], own]
         else:  # element by element: the axes along which this input is broadcast are new ones
             for k in range(1, len(axes) + 1):
                 if axes[-k][0] or len(result[-k][0]) == 0:

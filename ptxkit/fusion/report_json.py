@@ -42,7 +42,10 @@ def values(report: Report) -> dict[str, Any]:
             {"operations": _names(group), **_cost(cost), "fusion": None if candidate is None else _candidate(candidate)}
             for group, cost, candidate in report.plan
         ],
-        "bundled": [{"operations": _names(group), "command": offered.command} for group, offered in report.bundled],
+        "bundled": [
+            {"operations": _names(group), "command": offered.command, "note": offered.note or None}
+            for group, offered in report.bundled
+        ],
         "unfused": _total(report.before),
         "fused": _total(report.after),
     }
@@ -93,4 +96,5 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "registers_source": "compiled" if compiled else "estimated",
         "compiled": None if compiled is None else asdict(compiled),
         "command": None if offer is None else offer.command,
+        "note": None if offer is None else offer.note or None,
     }

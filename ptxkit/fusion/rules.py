@@ -25,6 +25,7 @@ DIFFICULTY: dict[Complexity, int] = {"low": 0, "moderate": 1, "high": 2}
 TILE_COLUMNS = 256  # the widest tile of a product on the tensor cores
 TILE_ROWS = 128
 OPERAND_ROWS = 64  # of the smallest tile of a warpgroup's product
+SIBLINGS = ("linear", "grouped_linear", "routed_linear")  # products that one with both weights side by side can replace
 HEAD = 256  # the most elements of a head for which scores and results of a tile fit in the registers
 
 
@@ -83,15 +84,23 @@ def judge_siblings(first: Group, second: Group) -> Judgement | None:
     graph, products = first.graph, (*first.products, *second.products)
     if not first.products or not second.products or (first.families | second.families) - {"contraction", "elementwise"}:
         return None
-    if len({operation.kind for operation in products}) > 1 or products[0].kind not in ("linear", "grouped_linear"):
+    if len({operation.kind for operation in products}) > 1 or products[0].kind not in SIBLINGS:
         return None
     if len({_operand(graph, operation.inputs[0]) for operation in products}) > 1:
         return None  # parts, or another order, of the same tensor
-    if any(graph.memory(name) in graph.producers for operation in products for name in operation.inputs[1:]):
+    if products[0].kind == "routed_linear" and len({operation.inputs[2:4] for operation in products}) > 1:
+        return None  # other experts, or other scales of the rows
+    if any(graph.memory(name) in graph.producers for operation in products for name in _constants(operation)):
         return None  # weights that are results cannot be stored side by side in advance
     return Judgement(
         "FUSE", "both multiply the same rows: with their weights side by side they are one product", "moderate"
     )
+
+
+def _constants(operation: Operation) -> tuple[str, ...]:
+    """The inputs of a product that belong to its columns: weights, their scales, and the bias."""
+    inputs = operation.inputs
+    return (inputs[1], *inputs[4:]) if operation.kind == "routed_linear" else inputs[1:]
 
 
 def _edge(
@@ -108,6 +117,12 @@ def _edge(
     if ahead == "movement" and first.families == {"movement"}:
         return Judgement(
             "FUSE", "the reader can load from the source of the copy, which then needs not be made", "moderate"
+        )
+    if reader.kind == "routed_linear" and reader.inputs.index(name) == 2:
+        return Judgement(
+            "DO NOT FUSE",
+            f"{reader.name} needs the rows sorted by expert: a CTA multiplies rows of tokens whose experts other CTAs choose",
+            "high",
         )
     if behind in ("contraction", "attention"):
         return _prologue(first, writer, reader, name, second, machine)
@@ -247,8 +262,9 @@ def _prologue(
 ) -> Judgement:
     graph = first.graph
     index = reader.inputs.index(name)
-    if reader.rules.family == "contraction" and index == 2:
-        return Judgement("FUSE", "the bias is added in the epilogue", "low")
+    if reader.rules.family == "contraction" and index >= 2:
+        what = "the bias is added" if reader.kind == "linear" else "the sums are scaled"
+        return Judgement("FUSE", f"{what} in the epilogue", "low")
     result = graph.shape(reader.outputs[0])
     if reader.rules.family == "attention":
         queries = graph.shape(reader.inputs[0])[-2]

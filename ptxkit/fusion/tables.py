@@ -57,7 +57,7 @@ def tables(report: Report) -> Iterator[Table]:
             saving(c),
             f"{c.speedup:.2f}x",
             registers(c),
-            c.offer.command if c.offer else "no bundled kernel, and no formula",
+            c.offer.text if c.offer else "no bundled kernel, and no formula",
         ]
         for c in report.groups
     ]
@@ -67,7 +67,7 @@ def tables(report: Report) -> Iterator[Table]:
     else:
         yield Table("", [], [], ["No operations of this graph are worth merging on this GPU."])
     if report.bundled:
-        rows = [[group.name, offered.command] for group, offered in report.bundled]
+        rows = [[group.name, offered.text] for group, offered in report.bundled]
         title = "Bundled kernels for other groups of operations, in one launch or several"
         yield Table(title, ["group", "computed by"], rows, texts=True)
     before, after = report.before, report.after

@@ -253,6 +253,21 @@ class _Capture:
         names = [self.values[item] for item in node.args[0]]
         return self._add(node, "concat", *names, axis=node.args[1] if len(node.args) > 1 else 0)
 
+    def _topk(self, node: Any, tensors: list[str]) -> Any:
+        axis = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else -1)
+        largest = node.kwargs.get("largest", node.args[3] if len(node.args) > 3 else True)
+        if axis not in (-1, len(self.builder.shape(tensors[0])) - 1) or not largest:
+            raise UsageError(f"{node.name}: only the largest elements along the last axis are known here")
+        given: dict[str, Any] = {"k": int(node.args[1]), "scores": "none", "renormalize": False}
+        places, values = self.builder.operation("top_k", tensors[0], name=node.name, **given)
+        return values, places
+
+    def _index(self, node: Any, tensors: list[str]) -> Any:
+        indices = [self.values[item] for item in node.args[1] if item is not None]
+        if len(node.args[1]) != 1 or len(indices) != 1 or not isinstance(indices[0], str):
+            raise UsageError(f"{node.name}: only one tensor of indices, of the first axis, is known here")
+        return self.builder.operation("gather", tensors[0], indices[0], name=node.name)
+
     def _embedding(self, node: Any, tensors: list[str]) -> Any:
         return self._add(node, "gather", tensors[0], tensors[1])
 

@@ -669,20 +669,27 @@ def function_of(operation: Operation) -> Callable[..., Any]:
         differentiable = partial(_differentiable, operation, options) if wanted else None
         call = Call(plan, values, differentiable, visible, tensors)
         recent.add(tensors, options, call)
-        return call(tensors, operation.drawn(options, seed) if random else None)
+        return call.run(tensors, operation.drawn(options, seed) if random else None)
 
     def call(*args: Any) -> Any:
         tensors = args[:count]
         if not torch.compiler.is_compiling():
             options = args[count:end]
-            if not (_dispatch_modes() or _function_modes() or forward_ad._current_level >= 0):
+            observed = _dispatch_modes() or _function_modes() or _functorch_interpreter() is not None
+            if not observed and forward_ad._current_level < 0:
                 try:
                     known = calls[torch.is_grad_enabled()].get(options, ())
+                    # guards read sizes; nested tensors have none, which ends the process there, in functorch too
+                    for tensor in tensors:
+                        if tensor.is_nested:
+                            known = ()
                 except TypeError:  # an option that has no hash, such as an array
                     known, options = (), checked(options)
-                for matches, found_call in known:
+                except AttributeError:  # an argument that is no tensor
+                    known = ()
+                for matches, run in known:
                     if matches(*tensors):
-                        return found_call(tensors, operation.drawn(options, args[-1]) if random else None)
+                        return run(tensors, operation.drawn(options, args[-1]) if random else None)
             if is_plain(tensors):
                 results = direct(tensors, options, args[-1])
                 if results is not None:
@@ -786,6 +793,8 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
     for tensor in tensors:
         if type(tensor) not in _PLAIN or not is_on_gpu(tensor) or tensor.is_neg() or _is_functorch(tensor):
             return False
+        if tensor.is_nested or tensor.layout is not torch.strided or tensor._is_zerotensor():
+            return False
     return not (
         _dispatch_modes()
         or _function_modes()
@@ -845,10 +854,10 @@ def _saved(operation: Operation, options: Sequence[Any]) -> _Saved:
 
 
 def _differentiable(operation: Operation, options: Sequence[Any]) -> Callable[..., Any]:
-    """A function of what computes the results, the seed and tensors, with a derivative, without torch's dispatcher."""
+    """A function of what computes the results, tensors and the seed, with a derivative, without torch's dispatcher."""
     saved = _saved(operation, options)
     apply = super(torch.autograd.Function, _Direct).apply  # Function.apply adds what functorch needs, which is not active here
-    return lambda compute, seed, tensors: apply(saved, compute, seed, *tensors)
+    return lambda compute, tensors, seed: apply(saved, compute, seed, *tensors)
 
 
 class _Direct(torch.autograd.Function):

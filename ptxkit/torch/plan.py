@@ -240,6 +240,38 @@ class Plan:
             return self(tensors, values)
         return self._fire(list(tensors) if self._updates else tensors, arguments, values)
 
+    def alone(self, values: Sequence[Any]) -> Callable[[Sequence[torch.Tensor], int | None], torch.Tensor] | None:
+        """As :meth:`quick`, a function of tensors and a seed that returns the one result, in the least host time: for one
+        launch on a GPU with one new result and no temporaries. None for other plans.
+
+        Args:
+            values: those that are passed by value, without the seed.
+        """
+        if self._emulates or self._updates or self._scratch or len(self._launches) != 1 or len(self._makes) != 1:
+            return None
+        (shape, strides, dtype, _), launch, index, later = self._makes[0], self._launches[0], self._index, list(values)
+        current, stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+
+        def run(tensors: Sequence[torch.Tensor], seed: int | None) -> torch.Tensor:
+            arguments: list[Any] = []
+            bits = 0
+            for tensor in tensors:
+                address = tensor.data_ptr()
+                bits |= address
+                arguments.append(address)
+            if bits % ALIGNMENT or current() != index:
+                return self(tensors, later if seed is None else [*later, seed])[0]
+            made = _empty_on_gpu(shape, strides, dtype)
+            arguments.append(made.data_ptr())
+            if later:
+                arguments += later
+            if seed is not None:
+                arguments.append(seed)
+            launch(arguments, stream(index))
+            return made
+
+        return run
+
     def __call__(self, tensors: Sequence[torch.Tensor], values: Sequence[Any] = ()) -> list[torch.Tensor]:
         """The results for tensors of the layout, on torch's current stream.
 

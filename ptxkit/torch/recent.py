@@ -9,6 +9,7 @@ or in a transform of torch.func is another kind. One function of torch compares 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,6 @@ KEPT_OPTIONS = 64
 """Sets of options of which an operation keeps calls."""
 KEPT_KINDS = 8
 """Kinds of tensors of which it keeps calls, for each set of options; the latest ones."""
-
-Compute = Callable[[Sequence[torch.Tensor], "int | None"], list[torch.Tensor]]
 
 
 def _working(guards: Any) -> Any:
@@ -44,12 +43,15 @@ class Call:
     Args:
         plan: the compiled launches.
         values: numbers that are passed by value, without the seed.
-        differentiable: makes a function (compute, seed, tensors) with a derivative; None without one.
+        differentiable: makes a function (compute, tensors, seed) with a derivative; None without one.
         visible: number of results that are returned.
         tensors: of the kind.
     """
 
-    __slots__ = ("_apply", "_compute", "_single", "_visible", "quick")
+    __slots__ = ("quick", "run")
+
+    run: Callable[[Sequence[torch.Tensor], int | None], Any]
+    """The visible results for tensors of the kind and a seed: one tensor, or a tuple."""
 
     def __init__(
         self,
@@ -61,20 +63,21 @@ class Call:
     ) -> None:
         self.quick = isinstance(plan, Plan) and plan.reads(tensors)
         launch = plan.quick if isinstance(plan, Plan) and self.quick else plan
-        self._compute: Compute = lambda tensors, seed: launch(tensors, values if seed is None else [*values, seed])
-        self._apply = None if differentiable is None else differentiable()
-        self._single = visible == 1
-        self._visible = visible
 
-    def __call__(self, tensors: Sequence[torch.Tensor], seed: int | None) -> Any:
-        """The visible results: one tensor, or a tuple."""
-        if self._apply is not None:
-            return self._apply(self._compute, seed, tensors)
-        results = self._compute(tensors, seed)
-        return results[0] if self._single else tuple(results[: self._visible])
+        def compute(given: Sequence[torch.Tensor], seed: int | None) -> list[torch.Tensor]:
+            return launch(given, values if seed is None else [*values, seed])
+
+        def visible_results(given: Sequence[torch.Tensor], seed: int | None) -> Any:
+            results = compute(given, seed)
+            return results[0] if visible == 1 else tuple(results[:visible])
+
+        alone = plan.alone(values) if isinstance(plan, Plan) and self.quick else None
+        self.run = visible_results if alone is None else alone
+        if differentiable is not None:
+            self.run = partial(differentiable(), compute)
 
 
-Known = dict[tuple[Any, ...], tuple[tuple[Callable[..., bool], Call], ...]]
+Known = dict[tuple[Any, ...], tuple[tuple[Callable[..., bool], Callable[..., Any]], ...]]
 
 
 class Recent:
@@ -82,7 +85,7 @@ class Recent:
 
     Attributes:
         calls: for calls without and with gradients enabled: options -> (function that says whether tensors are of a kind,
-            call), the latest first.
+            :attr:`Call.run`), the latest first.
     """
 
     def __init__(self) -> None:
@@ -103,4 +106,4 @@ class Recent:
         shapes, strides = ([list(size) for size in of] for of in ((t.shape for t in tensors), (t.stride() for t in tensors)))
         guards = _Guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
         if guards.check(*tensors):  # not if a tensor is given twice
-            calls[key] = ((guards.check, call), *known[: KEPT_KINDS - 1])
+            calls[key] = ((guards.check, call.run), *known[: KEPT_KINDS - 1])

@@ -45,8 +45,34 @@ def test_the_page_draws_every_operation_twice(tmp_path, capsys):
     assert exit_of("--model", "mixtral-8x7b", "--html", file, "--no-compile") == 0
     text = file.read_text()
     drawn = [html.unescape(word) for word in re.findall(r"<text x=[^>]*>([^<]*)</text>", text)]
-    assert drawn.count("sort_tokens") == drawn.count("router_softmax") == 2
+    assert drawn.count("gating") == drawn.count("combine") == 2
     assert "Roofline" in text and "<script" not in text and "nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "named"),
+    [("mixtral-8x7b", "s8", True), ("mixtral-8x7b", "e4m3", True), ("mixtral-8x7b", None, False), ("deepseek-v3", "s8", False)],
+)
+def test_quantized_experts_are_a_bundled_kernel_where_its_gating_is_the_model_s(model, dtype, named, capsys):
+    """DeepSeek-V3 scores experts by the sigmoid, moe_routed by the softmax."""
+    options = ("--experts-dtype", dtype) if dtype else ()
+    assert exit_of("--model", model, "--tokens", 64, *options, "--json", "-", "--no-compile") == 0
+    found = [group for group in json.loads(capsys.readouterr().out)["bundled"] if " moe_routed " in group["command"]]
+    assert [group["command"] for group in found] == [f"ptxkit run moe_routed 64 4096 14336 8 2 --option dtype={dtype}"] * named
+    assert all("alternating" in group["note"] for group in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--model", "mixtral-8x7b", "--experts-dtype", "f16"), "the type of experts must be one of s8, e4m3, not 'f16'"),
+        (("--model", "gpt2", "--experts-dtype", "s8"), "gpt2 has no routed experts"),
+        (("net.json", "--experts-dtype", "s8"), "--experts-dtype belongs to --model"),
+    ],
+)
+def test_types_of_experts_that_are_refused(given, message, capsys):
+    assert exit_of(*given) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_with_a_compiled_kernel(tmp_path, capsys):

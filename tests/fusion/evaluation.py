@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from ml_dtypes import float8_e4m3fn
 
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
 from ptxkit.fusion.graph import Graph, Operation
@@ -54,7 +55,8 @@ def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
     if kind == "quantize_rows":
         most = 448.0 if graph.tensors[operation.outputs[0]].dtype == "e4m3" else 127.0
         scales = np.abs(x[0]).max(-1, keepdims=True) / most
-        return [np.rint(x[0] / scales), scales]
+        steps = x[0] / scales
+        return [steps.astype(float8_e4m3fn).astype(np.float64) if most == 448 else np.rint(steps), scales]
     if kind == "quantize":
         return [np.clip(np.rint(np.float32(x[0]) / np.float32(a["scale"]) + np.float32(a["zero_point"])), -128, 127)]
     if kind == "dropout":
@@ -62,6 +64,15 @@ def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
         return [np.where(words >= np.uint32(a["p"] * 2**32), x[0] / (1 - a["p"]), 0)]
     if kind == "linear":
         return [x[0] @ x[1].T + (x[2] if len(x) > 2 else 0)]
+    if kind == "top_k":
+        return _chosen(x[0], a)
+    if kind == "routed_linear":
+        rows, w, expert = x[0], x[1], x[2].astype(int)
+        rows = rows if rows.ndim > expert.ndim else rows[..., None, :]
+        y = np.einsum("...k,...nk->...n", np.broadcast_to(rows, (*expert.shape, rows.shape[-1])), w[expert])
+        if len(x) < 5:
+            return [y]
+        return [y * (x[3] if x[3].ndim == y.ndim else x[3][..., None, :]) * x[4][expert]]
     if kind == "matmul":
         return [x[0] @ (x[1].swapaxes(-1, -2) if a["transpose_b"] else x[1])]
     if kind == "attention":
@@ -78,3 +89,14 @@ def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
     if kind == "reshape":
         return [x[0].reshape(a["shape"])]
     raise AssertionError(f"{kind} cannot be evaluated")
+
+
+def _chosen(x: Any, a: dict[str, Any]) -> list[Any]:
+    """Positions and scores of the largest elements of each row; of equal ones the first."""
+    scores = {"none": x, "sigmoid": 1 / (1 + np.exp(-x))}.get(a["scores"])
+    if scores is None:
+        e = np.exp(x - x.max(-1, keepdims=True))
+        scores = e / e.sum(-1, keepdims=True)
+    place = np.argsort(-x, axis=-1, kind="stable")[..., : a["k"]]
+    found = np.take_along_axis(scores, place, -1)
+    return [place.astype(np.float64), found / found.sum(-1, keepdims=True) if a["renormalize"] else found]

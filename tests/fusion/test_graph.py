@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ptxkit.errors import UsageError
@@ -32,6 +34,7 @@ def made(kind, *shapes, **attributes):
         ("matmul", [(4, 8), (5, 8)], {"transpose_b": True}, (4, 5), 2 * 4 * 8 * 5),
         ("linear", [(2, 4, 8), (5, 8), (5,)], {}, (2, 4, 5), 17 * 40),
         ("grouped_linear", [(6, 8), (4, 5, 8)], {}, (6, 5), 2 * 6 * 8 * 5),
+        ("top_k", [(6, 8)], {"k": 2}, (6, 2), 5 * 48),
         ("attention", [(2, 4, 16, 8), (2, 2, 32, 8), (2, 2, 32, 8)], {}, (2, 4, 16, 8), (4 * 8 + 5) * 2 * 4 * 16 * 32),
         ("transpose", [(4, 8)], {}, (8, 4), 0),
         ("gather", [(100, 8), (7,)], {}, (7, 8), 0),
@@ -133,6 +136,13 @@ def test_types_of_four_bits():
         ("transpose", [(4, 8)], {"axes": [0, 0]}, "a permutation"),
         ("cast", [(4, 8)], {"dtype": "f33"}, "no dtype 'f33'"),
         ("grouped_linear", [(4, 8), (2, 5, 8)], {"experts": 3}, "experts is 3"),
+        ("top_k", [(6, 8)], {}, "needs the attribute 'k'"),
+        ("top_k", [(6, 8)], {"k": 9}, "k is 9, but the rows have 8 elements"),
+        ("top_k", [(6, 8)], {"k": 2, "scores": "max"}, "scores must be one of softmax, sigmoid, none, not 'max'"),
+        ("top_k", [(6, 8)], {"k": 2, "scores": ["softmax"]}, "scores must be one of softmax"),
+        ("top_k", [(6, 8)], {"k": 2, "renormalize": 1}, "'renormalize' must be true or false"),
+        ("top_k", [()], {"k": 1}, "no axis"),
+        ("routed_linear", [(6, 8), (4, 5, 8), (6, 2)], {}, "the experts must be (..., choices) of s32 or s64"),
         ("softmax", [()], {}, "no axis"),
         ("galu", [(4,)], {}, "did you mean 'gelu'"),
         ("attention", [(4, 8, 8)] * 3, {"causal": "false"}, "'causal' must be true or false, not 'false'"),
@@ -211,3 +221,34 @@ def test_attributes_with_the_names_of_parameters_are_unknown_ones(name):
     g = GraphBuilder()
     with pytest.raises(UsageError, match=f"no attribute '{name}'"):
         g.operation("relu", g.input("x", (4,), "f32"), **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("x", "scales", "attributes", "message"),
+    [
+        ((6, 8), (), {}, ""),
+        ((6, 2, 8), (), {}, ""),
+        ((6, 8), ((6, 1), (4, 5)), {}, ""),
+        ((6, 2, 8), ((6, 2, 1), (4, 5)), {}, ""),
+        ((6, 7), (), {}, "x must be [6, 8] or [6, 2, 8], not [6, 7]"),
+        ((5, 8), (), {}, "x must be [6, 8] or [6, 2, 8], not [5, 8]"),
+        ((6, 8), ((6, 1),), {}, "takes the scales of x and of the weights, or neither"),
+        ((6, 8), ((6, 2, 1), (4, 5)), {}, "the scales of x must be [6, 1], not [6, 2, 1]"),
+        ((6, 8), ((6, 1), (5,)), {}, "the scales of the weights must be [4, 5], not [5]"),
+        ((6, 8), (), {"experts": 5}, "experts is 5, but the weights have 4"),
+        ((6, 8), (), {"experts": 0}, "experts must be a positive number, not 0"),
+    ],
+)
+def test_routed_products(x, scales, attributes, message):
+    g = GraphBuilder()
+    operands = [g.input("x", x, "s8"), g.input("w", (4, 5, 8), "s8"), g.input("expert", (6, 2), "s32")]
+    operands += [g.input(f"scales{i}", shape, "f32") for i, shape in enumerate(scales)]
+    if message:
+        with pytest.raises(UsageError, match=re.escape(message)):
+            g.routed_linear(*operands, **attributes)
+        return
+    y = g.tensor(g.routed_linear(*operands, name="y", experts=3))
+    assert (y.shape, y.dtype) == ((6, 2, 5), "f32" if scales else "s8")
+    graph = g.graph()
+    assert graph.bytes_read(graph.operations[0], 1) == 4 * 5 * 8 * 3 / 4
+    assert graph.flops(graph.operations[0]) == (2 * 8 + 2 * bool(scales)) * 60

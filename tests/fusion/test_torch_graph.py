@@ -68,12 +68,40 @@ def test_operations(tmp_path, forward, kinds):
     assert [operation.kind for operation in captured(tmp_path, text).launches] == kinds
 
 
+def test_experts_that_are_gathered(tmp_path):
+    """Gating becomes top_k; products with gathered weights stay what they are, since ATen has no routed product."""
+    text = """
+import torch
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router = torch.nn.Linear(64, 8, bias=False)
+        self.up, self.down = (torch.nn.Parameter(torch.randn(8, 96, 64)) for _ in range(2))
+    def forward(self, x):
+        weight, expert = torch.topk(self.router(x).softmax(-1), 2)
+        weight = weight / weight.sum(-1, keepdim=True)
+        h = torch.nn.functional.silu(self.up[expert] @ x[:, None, :, None])
+        return (weight[..., None, None] * (self.down[expert].transpose(-1, -2) @ h)).squeeze(-1)
+module, inputs = Experts(), (torch.randn(16, 64),)
+"""
+    graph = captured(tmp_path, text)
+    kinds = [operation.kind for operation in graph.launches]
+    assert kinds[:5] == ["linear", "softmax", "top_k", "sum", "divide"]
+    assert kinds[5:] == ["gather", "matmul", "silu", "gather", "matmul", "multiply"]
+    (gating,) = (operation for operation in graph.launches if operation.kind == "top_k")
+    assert [graph.shape(name) for name in gating.outputs] == [(16, 2), (16, 2)] and gating.attributes["k"] == 2
+
+
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
         ("torch.fft.fft(x).real", "is not known here"),
         ("x if x.sum() > 0 else -x", "torch.export cannot capture"),
         ("x.softmax(0)", "only the last axis"),
+        ("x.topk(2, 0)[0]", "only the largest elements along the last axis"),
+        ("x.topk(2, largest=False)[0]", "only the largest elements along the last axis"),
+        ("x[:, x.topk(2)[1][0]]", "only one tensor of indices, of the first axis"),
+        ("x[torch.where(x[0] > 0)[0]]", "torch.export cannot capture|is not known here"),
     ],
 )
 def test_refused_modules(tmp_path, forward, message):

@@ -112,6 +112,37 @@ def test_what_observes_a_call_is_not_bypassed(quick):
         torch.vmap(pt.softmax)(rows(2, 3, 33))
 
 
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda x: torch.nested.nested_tensor([x, x]), "softmax: x is a nested tensor"),
+        (lambda x: torch.nested.nested_tensor([x, x], layout=torch.jagged), "softmax: x is a nested tensor"),
+        (lambda x: x.to_sparse(), "softmax: x is a tensor with the layout torch.sparse_coo"),
+        (lambda x: x.to_sparse_csr(), "softmax: x is a tensor with the layout torch.sparse_csr"),
+        (lambda x: x.tolist(), "softmax: x must be a tensor, not list"),
+    ],
+    ids=["nested", "jagged", "coo", "csr", "list"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_without_strides_are_refused_after_a_recognised_call(quick, made, message):
+    """torch's guards read sizes and strides, and end the process where a tensor has none."""
+    x = rows()
+    for _ in range(2):
+        pt.softmax(x)
+    with pytest.raises(operations.UsageError, match=message):
+        pt.softmax(made(x))
+    if "nested" in message:
+        with pytest.raises(NotImplementedError, match="vmap"):
+            torch.vmap(pt.softmax)(made(x))
+
+
+def test_a_tensor_without_memory_is_not_launched(quick):
+    """A zero tensor, as derivatives have them, has no address."""
+    zeros = torch._efficientzerotensor((3, 4))
+    pt.softmax(rows(3, 4))
+    assert torch.equal(pt.softmax(zeros), torch.full((3, 4), 0.25))
+
+
 def test_an_option_that_has_a_derivative_is_refused_after_an_equal_number(quick):
     x = rows()
     pt.l2norm(x, 1.0)

@@ -24,6 +24,7 @@ class Model:
         experts, active: of a mixture of experts, and how many each token takes; 0 without.
         norm: its kind. bias: whether the linear layers have biases.
         shared: width of a feed-forward network that all tokens take besides their experts; 0 without.
+        sigmoid: whether experts are scored by the sigmoid of their logits instead of the softmax.
         causal: whether a token sees only itself and earlier ones: of decoders.
     """
 
@@ -42,6 +43,7 @@ class Model:
     active: int = 0
     shared: int = 0
     causal: bool = True
+    sigmoid: bool = False
 
 
 DIMENSIONS: dict[str, Model] = {
@@ -56,7 +58,7 @@ DIMENSIONS: dict[str, Model] = {
     "gemma2-9b": Model(3584, 14336, 16, 8, 256, 42, True, "rmsnorm", False, 256000),
     "mixtral-8x7b": Model(4096, 14336, 32, 8, 128, 32, True, "rmsnorm", False, 32000, experts=8, active=2),
     "deepseek-v3": Model(
-        7168, 2048, 128, 128, 128, 58, True, "rmsnorm", False, 129280, experts=256, active=8, shared=2048
+        7168, 2048, 128, 128, 128, 58, True, "rmsnorm", False, 129280, experts=256, active=8, shared=2048, sigmoid=True
     ),
 }
 """Name -> dimensions. Layers of DeepSeek-V3 are those with a mixture of experts."""
