@@ -95,7 +95,8 @@ def _combinations(space: Mapping[str, Sequence[Any]], permits: Callable[[Tile], 
         if permits(observed):
             yield tile
         else:
-            changed = max((index for index, name in enumerate(names) if name in observed.read), default=-1)
+            read = (index for index, name in enumerate(names) if name in observed.read and len(values[index]) > 1)
+            changed = max(read, default=-1)  # no other values of what the refusal depends on: none is permitted
         places[changed + 1 :] = [0] * (len(names) - changed - 1)
         while changed >= 0 and places[changed] == len(values[changed]) - 1:
             places[changed] = 0

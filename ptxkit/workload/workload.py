@@ -130,7 +130,7 @@ class Workload:
         Without a device, for instance if a variant is only compiled or inspected, these are the facts of the reference GPU of
         the default target (:func:`ptxkit.targets.gpus.reference_gpu`).
         """
-        return self.__dict__.get("_device") or reference_facts(lowest_target(()))
+        return self.__dict__.get("_device") or _unbound_facts()
 
     @property
     def is_bound(self) -> bool:
@@ -326,6 +326,11 @@ def _naming_fields(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **kwargs)
 
     return checked
+
+
+@functools.cache  # constraints of tiles read it once for each of thousands of tiles
+def _unbound_facts() -> DeviceFacts:
+    return reference_facts(lowest_target(()))
 
 
 def snake_case(name: str) -> str:

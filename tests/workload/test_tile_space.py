@@ -53,6 +53,12 @@ def asked(space, permits, preferred=()):
 SPACE = {name: range(4) for name in NAMES}
 
 
+def test_a_refusal_of_a_fixed_value_ends_the_search():
+    fixed = {**SPACE, "D": (2,)}
+    assert asked(fixed, lambda tile: tile["D"] != 2) == 1
+    assert asked(fixed, lambda tile: tile["B"] == 1 and tile["D"] == 2) == 4 * 3 + 4 * 4
+
+
 def test_a_refusal_ends_what_shares_the_values_that_were_read():
     assert asked(SPACE, lambda tile: False) == 1
     assert asked(SPACE, lambda tile: False, [dict.fromkeys(NAMES, 2)]) == 1
