@@ -47,12 +47,13 @@ HEADINGS = {
     help="Stop a file that takes longer to compile.",
 )
 @format_option
-@click.option("--json", "json_file", metavar="FILE", help="Write the survey (ptxkit.survey/1) to FILE, - for stdout.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the survey (ptxkit.survey/2) to FILE, - for stdout.")
 def command(folders: tuple[str, ...], **given: Any) -> int:
     """Compile every .cu and .ptx file in folders, and tabulate what became of each.
 
-    A file compiles untouched, compiles with its host code left out, has no device code, or fails; a failure has its first
-    error, a reason and what to do about it. A summary counts the verdicts and the reasons. Files are compiled in other
+    A file compiles untouched, compiles with its host code left out, has no device code, is part of another source that
+    includes it, is written for another platform, or fails; a failure has its first error, a reason and what to do about it. A
+    summary counts the verdicts and the reasons. Files are compiled in other
     processes, so that one that crashes a compiler or never ends does not end the survey. Ctrl-C shows what is known by then.
     The exit code is 0 only if no file fails.
 
@@ -144,16 +145,14 @@ def text(survey: Survey, kind: Any) -> str:
 
 def _origins(files: tuple[Surveyed, ...]) -> list[list[str]]:
     """For each first folder of the paths: files with device code, how many compile, kernels, seconds; [] for one folder."""
-    from ptxkit.source_run.survey import Verdict
-
     rows = []
     folders: dict[str, list[Surveyed]] = {}
     for file in files:
         first, _, rest = file.file.lstrip("./").partition("/")
         folders.setdefault(first if rest else ".", []).append(file)
     for folder, members in folders.items():
-        meant = [f for f in members if f.verdict is not Verdict.NO_DEVICE_CODE]
-        good = [f for f in meant if f.verdict is not Verdict.FAILS]
+        meant = [f for f in members if f.is_complete_source]
+        good = [f for f in meant if f.compiles]
         share = f"{len(good) / len(meant):.0%}" if meant else ""
         seconds = f"{sum(f.seconds for f in members):.1f}"
         rows.append([folder, str(len(meant)), str(len(good)), share, str(sum(f.kernels for f in good)), seconds])
@@ -170,11 +169,10 @@ def _row(file: Surveyed) -> list[str]:
 def _total(survey: Survey) -> str:
     """The last line: how many files compile, of those with device code."""
     from ptxkit.cli._text import number_of
-    from ptxkit.source_run.survey import Verdict
 
     files = survey.files
-    meant = [f for f in files if f.verdict is not Verdict.NO_DEVICE_CODE]
-    good = sum(f.verdict is not Verdict.FAILS for f in meant)
+    meant = [f for f in files if f.is_complete_source]
+    good = sum(f.compiles for f in meant)
     share = f" ({good / len(meant):.0%})" if meant else ""
     kernels = number_of(sum(f.kernels for f in files), "kernel")
     cached = sum(f.from_cache for f in files)

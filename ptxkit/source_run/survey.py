@@ -26,9 +26,9 @@ from ptxkit.compiler.child import environment_of_children, how_it_ended
 from ptxkit.compiler.sources import SOURCE_SUFFIXES
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode, most_severe
-from ptxkit.source_run.survey_reasons import Failure, Reason, crashed, timed_out, with_directories
+from ptxkit.source_run.survey_reasons import PART, PLATFORM, Failure, Reason, crashed, timed_out, with_directories
 
-SCHEMA = "ptxkit.survey/1"
+SCHEMA = "ptxkit.survey/2"
 HEADER_SUFFIXES = (".h", ".cuh", ".hpp", ".hxx", ".inl", ".inc")
 PROGRAM = "ptxkit.source_run.survey_worker"
 START_S = 120.0
@@ -41,7 +41,13 @@ class Verdict(Enum):
     UNTOUCHED = "compiles untouched"
     WITHOUT_HOST_CODE = "compiles with host code left out"
     NO_DEVICE_CODE = "no device code"
+    PART = "part of another source"
+    OTHER_PLATFORM = "for another platform"
     FAILS = "fails"
+
+
+APART = {PART: Verdict.PART, PLATFORM: Verdict.OTHER_PLATFORM}
+"""The reasons of sources that no CUDA compiler compiles alone, so that they count as no failures."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Surveyed:
         target: it was compiled for; "" where that is not known.
         left_out: what was left out as host code, such as ``"3 functions"``.
         error: the first error; "" without one. reason: a few words that a summary counts. hint: what to do about it.
-        exit_code: of ``ptxkit run`` for the file.
+        exit_code: of ``ptxkit run`` for a file that fails.
     """
 
     file: str
@@ -71,6 +77,16 @@ class Surveyed:
     reason: str = ""
     hint: str = ""
     exit_code: int = 0
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it has device code that compiles."""
+        return self.verdict in (Verdict.UNTOUCHED, Verdict.WITHOUT_HOST_CODE)
+
+    @property
+    def is_complete_source(self) -> bool:
+        """Whether it is a CUDA source of its own with device code: the files of which the share that compiles is stated."""
+        return self.compiles or self.verdict is Verdict.FAILS
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -250,6 +266,9 @@ class Survey:
         headers = tuple(got.pop("headers", ()))
         reason = with_directories(Reason(got.pop("reason", ""), got.pop("hint", ""), headers), self.found.headers)
         verdict = Verdict[got.pop("verdict").upper()]
+        if verdict is Verdict.FAILS and reason.name in APART:
+            verdict = APART[reason.name]
+            got["exit_code"] = int(ExitCode.DONE)
         return Surveyed(str(file), verdict, reason=reason.name, hint=reason.hint, **got)
 
     def shares(self, of: Callable[[Surveyed], str]) -> dict[str, tuple[int, float]]:
@@ -263,7 +282,7 @@ class Survey:
         return {name: (count, count / len(files)) for name, count in ordered}
 
     def to_json(self, folders: Sequence[str]) -> dict[str, Any]:
-        """The survey as JSON values (ptxkit.survey/1).
+        """The survey as JSON values (ptxkit.survey/2).
 
         Args:
             folders: as they were given.

@@ -13,6 +13,9 @@ LINKING = "separate compilation"
 MISSING_HEADER = "missing header"
 PART = "part of another source"
 UNDECLARED = "undeclared name"
+DIALECT = "host compiler's dialect"
+MACRO = "macro of the build"
+HOST_CODE = "host code in device code"
 PLATFORM = "another platform"
 NOT_TEXT = "not readable"
 TIME_LIMIT = "time limit"
@@ -115,7 +118,7 @@ def _host_name(match: re.Match[str], log: str) -> Reason:
         what = f"{named[1]} {named[2]} in {named[3]}"
     else:
         what = "the function that the error names"
-    return Reason("host code in device code", f"mark {what} __device__, or do not use it in device code")
+    return Reason(HOST_CODE, f"mark {what} __device__, or do not use it in device code")
 
 
 def _undeclared(match: re.Match[str], log: str) -> Reason:
@@ -141,7 +144,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
     (
         r"static and nonstatic member functions with same parameter types",
         _fixed(
-            "host compiler's dialect",
+            DIALECT,
             "give the overloads different parameters: nvcc accepts them as its host compiler does, NVRTC follows the standard",
         ),
     ),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ptxkit.compiler.assemble import assemble, written_target
-from ptxkit.compiler.host_code.compile import extracted
+from ptxkit.compiler.host_code.compile import Extraction, extracted
 from ptxkit.compiler.host_code.headers import LIBRARIES
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
@@ -27,8 +27,20 @@ from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.source_run.entries import templates
+from ptxkit.source_run.survey_macros import hint_of_macro
 from ptxkit.source_run.survey_parts import reason_of_part
-from ptxkit.source_run.survey_reasons import MISSING_HEADER, NOT_TEXT, OTHER, UNAVAILABLE, UNDECLARED, Reason, reason_of
+from ptxkit.source_run.survey_reasons import (
+    DIALECT,
+    HOST_CODE,
+    MACRO,
+    MISSING_HEADER,
+    NOT_TEXT,
+    OTHER,
+    UNAVAILABLE,
+    UNDECLARED,
+    Reason,
+    reason_of,
+)
 from ptxkit.targets import TARGETS
 
 DEFAULT_TARGET = "sm_90a"
@@ -63,7 +75,12 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return {"verdict": "fails", "kernels": 0, **found, "seconds": time.perf_counter() - begin}
 
 
-def _failure(error: PtxkitError, path: Path) -> dict[str, Any]:
+def _failure(error: PtxkitError, path: Path, part: Extraction | None = None) -> dict[str, Any]:
+    """The answer for a file that fails.
+
+    Args:
+        part: of the source, if it could be parsed.
+    """
     log = (error.log if isinstance(error, CompileError) else "") or str(error)
     if isinstance(error, UnavailableError):
         reason = Reason(UNAVAILABLE, "install what the error names (ptxkit doctor)")
@@ -73,6 +90,7 @@ def _failure(error: PtxkitError, path: Path) -> dict[str, Any]:
         reason = reason_of(f"{log}\n{error}")
         if reason.name in (UNDECLARED, MISSING_HEADER) and path.suffix == ".cu":
             reason = reason_of_part(path) or reason
+        reason = _with_macro(reason, log, part)
     return {
         "error": _one_line(str(error)),
         "reason": reason.name,
@@ -80,6 +98,15 @@ def _failure(error: PtxkitError, path: Path) -> dict[str, Any]:
         "headers": list(reason.headers),
         "exit_code": int(error.exit_code),
     }
+
+
+def _with_macro(reason: Reason, log: str, part: Extraction | None) -> Reason:
+    """A reason, with the macro that declares the name, if there is one."""
+    if part is None or reason.name not in (UNDECLARED, DIALECT, HOST_CODE, OTHER):
+        return reason
+    source = part.part.source
+    hint = hint_of_macro(log, source.path, source.text, part.headers.find)
+    return Reason(MACRO, hint) if hint else reason
 
 
 def _one_line(text: str) -> str:
@@ -109,14 +136,15 @@ def _cuda(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
         image = compile_source(path, target=target, **given)
     except UnavailableError:
         raise
-    except CompileError:
-        if _has_device_code(path, target, given):
-            raise
+    except CompileError as error:
+        part = _part(path, target, given)
+        if _has_device_code(part):
+            return _failure(error, path, part)
         return {"verdict": "no_device_code", "target": target}
     found = {**_described(image, target), "verdict": "without_host_code" if image.left_out else "untouched"}
     if not image.functions:
         found["templates"] = len(templates(path.read_text(encoding="utf-8", errors="replace")))
-        if not found["templates"] and not _has_device_code(path, target, given):
+        if not found["templates"] and not _has_device_code(_part(path, target, given)):
             found["verdict"] = "no_device_code"
     return found
 
@@ -130,15 +158,21 @@ def _described(image: Image, target: str) -> dict[str, Any]:
     }
 
 
-def _has_device_code(path: Path, target: str, given: dict[str, Any]) -> bool:
-    """Whether a source has device code; where a header is missing or its braces do not match, it counts as having some."""
+def _part(path: Path, target: str, given: dict[str, Any]) -> Extraction | None:
+    """A source with its headers, without host code; None where it cannot be parsed, because its braces do not match."""
     wanted = request(path, target, None, given["defines"], (), given["options"], given["include_dirs"], True)
     try:
-        found = extracted(wanted)
+        return extracted(wanted)
     except PtxkitError:
-        return True
+        return None
+
+
+def _has_device_code(found: Extraction | None) -> bool:
+    """Whether a source has device code; where a header is missing or its braces do not match, it counts as having some."""
     # headers of libraries such as CUTLASS have templates, which host code launches
-    return found.has_device_code or any(not name.startswith(LIBRARIES) for name in found.not_found)
+    return (
+        found is None or found.has_device_code or any(not name.startswith(LIBRARIES) for name in found.not_found)
+    )
 
 
 def _serve() -> None:

@@ -67,9 +67,27 @@ def test_csv_and_json_have_a_row_for_each_file(folder, tmp_path, capsys):
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["verdict"] for row in rows] == ["fails", "compiles untouched"]
     written = json.loads((tmp_path / "s.json").read_text())
-    assert written["schema"] == "ptxkit.survey/1" and written["complete"] is True
+    assert written["schema"] == "ptxkit.survey/2" and written["complete"] is True
     assert written["verdicts"] == {"fails": {"files": 1, "share": 0.5}, "untouched": {"files": 1, "share": 0.5}}
     assert [f["reason"] for f in written["files"]] == ["missing header", ""]
+
+
+def test_a_part_of_another_source_is_no_failure(tmp_path, capsys):
+    (tmp_path / "part.cu").write_text(KERNEL.replace("float", "real"))
+    (tmp_path / "whole.cu").write_text('#define real float\n#include "part.cu"\n')
+    assert exit_of(tmp_path, "--jobs", 1, "--json", tmp_path / "s.json") == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 file with device code compile (100%)" in out and f"compile {tmp_path / 'whole.cu'}, which" in out
+    verdicts = {f["file"]: (f["verdict"], f["exit_code"]) for f in json.loads((tmp_path / "s.json").read_text())["files"]}
+    assert verdicts[str(tmp_path / "part.cu")] == ("part", 0)
+
+
+def test_a_macro_of_the_build_is_named(tmp_path, capsys):
+    (tmp_path / "a.cu").write_text('#include "a.cuh"\n' + KERNEL.replace("float", "real"))
+    (tmp_path / "a.cuh").write_text("#ifdef SINGLE\nusing real = float;\n#endif\n")
+    assert exit_of(tmp_path, "--jobs", 1) == 4
+    assert "--define SINGLE, as the build does" in capsys.readouterr().out
+    assert exit_of(tmp_path, "--jobs", 1, "--define", "SINGLE") == 0
 
 
 def test_an_interruption_shows_what_is_known(folder, monkeypatch, tmp_path, capsys):

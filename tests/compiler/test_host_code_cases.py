@@ -35,6 +35,15 @@ ACCEPTED = {
             "e.inc": "2.0f * v + 1.0f\n",
         },
     ),
+    "types of libraries of the host": (
+        "F(x[i])",
+        '#include "handles.cuh"\n__device__ float F(float v) { return 2.0f * v + 1.0f; }\n',
+        {
+            "handles.cuh": "#include <cublasLt.h>\nusing handle_t = cublasLtHandle_t;\nusing state_t = cusparseStatus_t;\n"
+            "struct Context { cublasLtMatmulDesc_t description; state_t state; };\n"
+            "__device__ inline bool given(Context c) { return c.description != nullptr; }\n",
+        },
+    ),
     "initialisers from a file": (
         "T[0] * x[i] + T[1]",
         '__constant__ float T[] = {\n#include "t.inc"\n};\n',

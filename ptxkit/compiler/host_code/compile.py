@@ -22,6 +22,7 @@ from ptxkit.compiler.host_code.headers import (
     PRELUDE,
     PRELUDE_NAME,
     Headers,
+    library_type,
     wheel_of,
 )
 from ptxkit.compiler.image import Image, shorten
@@ -267,9 +268,8 @@ def _add_headers(headers: Headers, error: CompileError) -> bool:
     """Include the headers that define unknown names. Returns whether there were such."""
     names = set(_UNKNOWN.findall(error.log or str(error)))
     missing = {header for name in names for pattern, header in ON_DEMAND if re.fullmatch(pattern, name)}
-    lines = [
-        line for header in sorted(missing) if (line := f"#include <{header}>\n") not in headers.memory[PRELUDE_NAME]
-    ]
+    wanted = [*(f"#include <{header}>\n" for header in sorted(missing)), *filter(None, map(library_type, sorted(names)))]
+    lines = [line for line in wanted if line not in headers.memory[PRELUDE_NAME]]
     headers.memory[PRELUDE_NAME] += "".join(lines)
     supplied = [headers.supply(name) for name in re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))]
     return bool(lines) or any(supplied)

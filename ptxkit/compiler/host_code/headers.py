@@ -393,6 +393,23 @@ class Headers:
         return None
 
 
+def library_type(name: str) -> str:
+    """A declaration of a type of a library for hosts, such as ``cublasLtHandle_t``; "" for other names.
+
+    Headers that device code includes name such types, although device code does not use them.
+
+    Handles and descriptors of these libraries are pointers to structures that only the library defines; statuses and modes are
+    enumerations of the size of an int (cuBLAS, cuSPARSE, cuSOLVER, cuDNN and NCCL documentation).
+    """
+    library = re.match("cublas|cusparse|cusolver|cudnn|curand|nccl|cutensor", name)
+    kind = re.search(r"([A-Z][a-z]+)_t$", name)
+    if library is None or kind is None:
+        return ""
+    if kind[1] in ("Handle", "Desc", "Descr", "Descriptor", "Layout", "Preference", "Generator", "Comm", "Info"):
+        return f"typedef struct {name}_of_the_host* {name};\n"
+    return f"enum {name} : int;\n" if kind[1] in ("Status", "Operation", "Mode", "Type", "Result") else ""
+
+
 def wheel_of(name: str) -> str:
     """The wheel that holds a header for device code; "" for a header of no known wheel."""
     return next((wheel for start, wheel in WHEELS.items() if name.startswith(start)), "")

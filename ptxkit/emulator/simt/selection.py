@@ -55,7 +55,10 @@ class Selection:
         s0, s1, _ = value.shape
         if s0 > 1:
             return (value[self.c, self.w] if s1 > 1 else value[self.c, 0])[:, None]
-        return value[0, self.w][:, None] if s1 > 1 else value
+        if s1 > 1:
+            return value[0, self.w][:, None]
+        # a wave of one warp: a copy here, too, because registers are written in place, one after the other
+        return value.copy() if value.shape == self.wave_shape else value
 
     def full_mask(self) -> Mask:
         """The lanes that take part, in the wave's shape."""

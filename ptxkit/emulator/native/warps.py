@@ -1,0 +1,107 @@
+"""The warps that machine code executes: where their lanes stand, and which are active."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.arrays import Mask
+from ptxkit.emulator.native.context import NOWHERE, Field
+from ptxkit.emulator.native.host import HostWave
+from ptxkit.emulator.native.text import LANES
+from ptxkit.emulator.simt.threads import Frame, Group
+
+_BITS = np.arange(32, dtype=np.uint32)
+
+
+class Warps:
+    """The warps of one wave that take part in a run of machine code.
+
+    Attributes:
+        row: by warp that takes part, its row in the wave. cta: its CTA. standing: the next block of each of its lanes.
+        active_row, active_mask: the warps with active lanes, as positions in ``row``, and these lanes.
+    """
+
+    def __init__(self, wave: HostWave, c: NDArray[np.int64]) -> None:
+        rows = wave.shape[0] * wave.shape[1]
+        self.wave = wave
+        self.c = c
+        self.row = np.zeros(rows, np.int32)
+        self.cta = np.zeros(rows, np.int32)
+        self.standing = np.zeros((rows, LANES), np.uint32)
+        self.active_row = np.zeros(rows, np.int32)
+        self.active_mask = np.zeros(rows, np.uint32)
+        self.taken = np.zeros(rows, np.uint32)
+        self._groups: dict[tuple[int, bytes, bytes], Group] = {}
+
+    def fields(self) -> Iterable[tuple[Field, NDArray[np.generic]]]:
+        """The arrays, each with the field of the context that holds its address."""
+        return (
+            (Field.ROW, self.row),
+            (Field.CTA, self.cta),
+            (Field.BLOCKS, self.standing),
+            (Field.ACTIVE_ROW, self.active_row),
+            (Field.ACTIVE_MASK, self.active_mask),
+            (Field.TAKEN, self.taken),
+        )
+
+    @property
+    def count(self) -> int:
+        """How many warps take part."""
+        return int(self.c[Field.ROWS])
+
+    def select(self, groups: Sequence[tuple[Group, int]]) -> None:
+        """Let the warps of these groups take part, each group before its block; groups of the run before are forgotten."""
+        self._groups.clear()
+        c, warps = self.c, self.wave.shape[1]
+        if len(groups) == 1 and not groups[0][0].rows and groups[0][0].mask is None:
+            rows = self.wave.shape[0] * warps
+            self.row[:rows] = np.arange(rows, dtype=np.int32)
+            self.standing[:rows] = groups[0][1]
+        elif len(groups) == 1 and groups[0][0].rows:
+            group, index = groups[0]
+            rows = len(group.c)
+            self.row[:rows] = group.c * warps + group.w
+            self.standing[:rows] = index
+            if group.mask is not None:
+                self.standing[:rows][~group.mask[:, 0]] = NOWHERE
+        else:
+            standing = np.full((self.wave.shape[0] * warps, LANES), NOWHERE, np.uint32)
+            for group, index in groups:
+                standing[group.full_mask().reshape(-1, LANES)] = index
+            chosen = np.flatnonzero((standing != NOWHERE).any(1))
+            rows = len(chosen)
+            self.row[:rows] = chosen
+            self.standing[:rows] = standing[chosen]
+        self.cta[:rows] = self.row[:rows] // warps
+        c[Field.ROWS] = rows
+
+    def active(self, first: int) -> Mask:
+        """The active lanes of the active warps from number ``first`` on, (warps, 32)."""
+        count = int(self.c[Field.ACTIVE_ROWS])
+        bits = self.active_mask[first:count, None] >> _BITS
+        return (bits & np.uint32(1)).astype(np.bool_)
+
+    def mask(self, chosen: Mask) -> Mask:
+        """Lanes of the warps that take part, in the wave's shape."""
+        full = np.zeros((self.wave.shape[0] * self.wave.shape[1], LANES), np.bool_)
+        full[self.row[: len(chosen)]] = chosen
+        return full.reshape(self.wave.shape)
+
+    def group(self, frame: Frame, first: int) -> Group:
+        """The active lanes of the active warps from number ``first`` on; the group of a loop is kept."""
+        count = int(self.c[Field.ACTIVE_ROWS])
+        key = frame.serial, self.active_row[first:count].tobytes(), self.active_mask[first:count].tobytes()
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = self._new_group(frame, first)
+        return found
+
+    def _new_group(self, frame: Frame, first: int) -> Group:
+        mask = self.active(first)
+        rows = self.row[self.active_row[first : first + len(mask)]].astype(np.int64)
+        warps = self.wave.shape[1]
+        part = None if mask.all() else mask[:, None]
+        return Group(self.wave, frame, rows // warps, rows % warps, part, self.wave.tally)
