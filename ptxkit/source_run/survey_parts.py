@@ -11,6 +11,7 @@ from ptxkit.source_run.survey_reasons import PART, Reason
 SUFFIXES = (".cu", ".cuh", ".cc", ".cpp", ".cxx", ".c", ".h", ".hpp")
 LARGEST = 1 << 22
 """Bytes of a file that is searched for includes; generated tables are larger."""
+_MAIN = re.compile(r"^[ \t]*(?:int|void|auto)\s+main\s*\(", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 
 
@@ -30,7 +31,12 @@ def includer(path: Path) -> Path | None:
 
 
 def reason_of_part(path: Path) -> Reason | None:
-    """The reason why a source with undeclared names does not compile alone; None if no other source includes it."""
+    """The reason why a source with undeclared names does not compile alone.
+
+    None if no other source includes it, or if it is a program of its own, with ``main``.
+    """
+    if _MAIN.search(path.read_text(encoding="utf-8", errors="replace")):
+        return None
     found = includer(path)
     if found is None:
         return None

@@ -190,6 +190,10 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
     ),
     (_UNDECLARED.pattern, _undeclared),
     (
+        r"dynamic initialization is not supported for a",
+        _fixed("initialiser", "declare the constant constexpr, and those that its value is computed from"),
+    ),
+    (
         r"#error directive",
         _fixed("#error", "meet the condition that the message names, mostly with --define or --arch"),
     ),

@@ -182,3 +182,20 @@ def test_a_source_without_host_code_is_compiled_as_it_is():
     assert "left out" not in image.log
     with pytest.raises(CompileError, match="identifier"):
         compile_source("__global__ void k(float* x) { x[0] = y; }\n", target="sm_90a")
+
+
+def test_a_marked_lambda_alone_is_no_host_code_and_keeps_its_line():
+    text = "__global__ void k(float* x) {\n    auto f = [] __device__ (float v) { return 2 * v; };\n    *x = f(*x);\n}\n"
+    image = compile_source(text, target="sm_90a", name="k.cu")
+    assert not image.left_out
+    with pytest.raises(CompileError, match=r"k.cu:2:\d+: error: .*absent"):
+        compile_source(text.replace("2 * v", "absent"), target="sm_90a", name="k.cu")
+
+
+def test_headers_of_nvtx_are_left_out_where_they_are_installed(tmp_path, monkeypatch):
+    (tmp_path / "nvtx3").mkdir()
+    (tmp_path / "nvtx3" / "nvToolsExtCudaRt.h").write_text("#include <dlfcn.h>\n")
+    own = [*toolkit.headers(), toolkit.Tool("CUDA headers", tmp_path, "13.0")]
+    monkeypatch.setattr(toolkit, "headers", lambda: own)
+    text = "#include <nvtx3/nvToolsExtCudaRt.h>\n__global__ void k(int* x) { *x = 1; }\nint main() { nvtxRangePop(); }\n"
+    assert compile_source(text, target="sm_90a", name="k.cu").left_out == "1 include, 1 function"

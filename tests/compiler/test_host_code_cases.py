@@ -44,6 +44,14 @@ ACCEPTED = {
             "__device__ inline bool given(Context c) { return c.description != nullptr; }\n",
         },
     ),
+    "lambdas that are marked for the device": (
+        "each(x[i], [=] __device__ (float v) { return v + (n >= 0); })",
+        (
+            "template <typename F> __device__ float each(float x, F f) { return f(x) + x; }\n"
+            "__device__ float more(float x) { return each(x, [] __host__ __device__ (float v) { return v; }); }\n"
+        ),
+        {},
+    ),
     "initialisers from a file": (
         "T[0] * x[i] + T[1]",
         '__constant__ float T[] = {\n#include "t.inc"\n};\n',

@@ -219,6 +219,8 @@ def test_a_part_of_another_source_is_named_with_it(tmp_path):
     assert found["hint"] == f"compile {tmp_path / 'whole.cu'}, which includes this file after declaring what it needs"
     assert answer(asked(tmp_path / "below" / "part.cu"))["reason"] == UNDECLARED
     assert answer(asked(tmp_path / "whole.cu"))["kernels"] == 1
+    written(tmp_path, part_cu=KERNEL.replace("float", "fp") + "int main() { return 0; }\n")
+    assert answer(asked(tmp_path / "part.cu"))["reason"] == UNDECLARED  # a program, although the other source includes it
 
 
 def test_a_source_for_another_platform_is_named():

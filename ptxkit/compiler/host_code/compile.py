@@ -32,8 +32,10 @@ from ptxkit.errors import CompileError
 
 HOST_FUNCTION = "explicitly marked as a __host__ function is not allowed"
 STATIC_OVERLOAD = "static and nonstatic member functions with same parameter types cannot be overloaded"
+ANNOTATED_LAMBDA = "annotation on lambda is not allowed in JIT mode"
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
 _HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream|vector|string)>")
+_ANNOTATED_LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _ERROR = re.compile(
     r"^(?:(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error|"
     r"(?P<path>[^\n]*?):(?P<number>\d+)(?::(?P<column>\d+))?: error)"
@@ -66,9 +68,11 @@ class Extraction:
 
     @property
     def has_host_code(self) -> bool:
-        """Whether the source itself has host code or headers of the host; a header that is only missing is none."""
+        """Whether the source itself has host code, headers of the host, or lambdas that are marked for the device, which NVRTC
+        refuses; a header that is only missing is none."""
         known = any(dropped.reason == OF_THE_HOST for dropped in self.headers.dropped(self.part))
-        return self.part.is_changed or bool(self.headers.standard) or known
+        lambdas = any(_ANNOTATED_LAMBDA.search(inclusion.text) for inclusion in self.part.unit.inclusions)
+        return self.part.is_changed or bool(self.headers.standard) or known or lambdas
 
     @property
     def has_device_code(self) -> bool:
@@ -76,7 +80,9 @@ class Extraction:
         return any(piece.device for piece in self.part.pieces)
 
     def explains(self, error: CompileError) -> bool:
-        """Whether an error is only that a header is missing which is left out here."""
+        """Whether an error is only about a header that is left out here, or about a lambda that is marked for the device."""
+        if ANNOTATED_LAMBDA in (error.log or str(error)):
+            return True
         names = re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))
         return bool(names) and all(d.name != names[0] or d.reason != NOT_FOUND for d in self.dropped)
 
@@ -185,6 +191,7 @@ def _request(
 ) -> tuple[Request, dict[str, list[int]]]:
     """What to compile, and file -> the identities of its inclusions."""
     text, texts, holders = found.files()
+    text, texts = _without_annotations(text), {name: _without_annotations(one) for name, one in texts.items()}
     found.headers.preinclude(found.part)
     memory = {**found.headers.memory, **texts, **dict(request.headers)}
     holders[request.name] = [id(found.part.source)]
@@ -197,6 +204,14 @@ def _request(
         names=names,
     )
     return wanted, {**holders, **{shorten(name): ids for name, ids in holders.items()}}
+
+
+def _without_annotations(text: str) -> str:
+    """A text with blanks in place of ``__device__`` and ``__host__`` behind the captures of lambdas.
+
+    NVRTC refuses these words there, and takes lambdas of device functions as device code without them.
+    """
+    return _ANNOTATED_LAMBDA.sub(lambda match: match[1] + re.sub(r"\S", " ", match[2]), text)
 
 
 def compile_device_part(request: Request, found: Extraction, build: Callable[[Request], Image]) -> Image:

@@ -246,7 +246,7 @@ class Headers:
         directory = self.directory if includer == self.source else str(Path(includer).parent)
         path = self._file(name, quoted, directory)
         is_own = path is not None and str(path).startswith(self.own)
-        if path is None or (name in HOST_ONLY and is_own):
+        if path is None or (is_own and (name in HOST_ONLY or name.startswith("nvtx3/"))):
             (self.standard if name in LIBCUDACXX else self.missing).add(name)
             return None
         if name.startswith(LIBRARIES) or "site-packages" in path.parts:
