@@ -56,7 +56,7 @@ def run(device, name, fields, tile, seed=0):
     return case, prepared
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cases())
 def test_any_row_in_any_shape(device, drawn):
     try:

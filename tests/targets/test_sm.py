@@ -37,6 +37,7 @@ def test_ptxas_gives_a_kernel_as_much_static_shared_memory(cc, require_target):
         compile_source(source.format(n=most // 4 + 1), target=f"sm_{cc}", cache=False)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cc", sorted(SM_LIMITS))
 def test_ptxas_bounds_registers_by_the_threads_of_a_cta(cc, require_target):
     """``.maxntid`` leaves a thread its part of a CTA's registers, in units of a warp's allocation, and never more than 255."""

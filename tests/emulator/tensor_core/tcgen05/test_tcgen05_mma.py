@@ -166,7 +166,7 @@ def test_data_paths(kind, shape):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_layout_of_shared_memory(data: Any) -> None:
     kind = data.draw(st.sampled_from(KINDS))
     group = data.draw(st.sampled_from((1, 2)))
