@@ -62,6 +62,40 @@ MAX_SUMS = 128
 EPILOGUES = ("linear", "relu", "gelu", "silu")
 
 
+def default_alignment(schedule: str, dtype: str) -> int:
+    """Elements in 16 bytes, which TMA, cp.async and vectorized loads take; 1 on the CUDA cores."""
+    return 1 if schedule == "simt" else 128 // BITS[dtype]
+
+
+def output_alignment(alignment: int, dtype: str, output: str) -> int:
+    """The number of elements of which the length of c's rows is a multiple."""
+    return 1 if alignment == 1 else min(alignment * BITS[dtype], 128) // BITS[output]
+
+
+def complaint_of_types(arch: int, schedule: str, dtype: str, a_layout: str, b_layout: str) -> str | None:
+    """The reason why no tile of a schedule multiplies these types in these layouts, or None."""
+    transposed = (a_layout, b_layout) != ("row", "column")
+    if arch not in SCHEDULES[schedule]:
+        return f"schedule {schedule} is for sm_{_among(SCHEDULES[schedule])}, not sm_{arch}"
+    if schedule == "simt" and dtype != "f32":
+        return f"schedule simt is for f32, not {dtype}"
+    if schedule != "simt" and dtype == "f32":
+        return "f32 is for schedule simt; on tensor cores dtype tf32 takes float32 arrays"
+    if arch >= 90:
+        if transposed and dtype in ("tf32", "e4m3", "e5m2", *FORMATS, "s8"):
+            return f"{dtype} takes a row-major and b column-major: wgmma transposes 16-bit types alone"
+        return None
+    if dtype in ("e4m3", "e5m2") and arch != 89:
+        return f"{dtype} needs sm_89 or later"
+    if dtype not in ("e4m3", "e5m2") and arch == 89:
+        return "arch 89 is for e4m3 and e5m2; use arch 80 for other types, also on sm_89"
+    if dtype in FORMATS:
+        return f"{dtype} needs sm_100a"
+    if transposed and dtype in ("e4m3", "e5m2", "s8"):
+        return f"{dtype} takes a row-major and b column-major"
+    return None
+
+
 @dataclass(frozen=True)
 class GemmDescription:
     """c (m, n) = activation(alpha a (m, k) b (k, n) + beta c), sums in f32 (int32 for s8); c is row-major.
@@ -111,7 +145,7 @@ class GemmDescription:
         if not self.output:
             object.__setattr__(self, "output", OUTPUTS[self.dtype][0])
         if not self.alignment:
-            object.__setattr__(self, "alignment", 1 if self.schedule == "simt" else 128 // BITS[self.dtype])
+            object.__setattr__(self, "alignment", default_alignment(self.schedule, self.dtype))
         complaint = self._complaint()
         if complaint is not None:
             raise DescriptionError(f"CUTLASS GEMM {self.name}: {complaint}")
@@ -156,7 +190,7 @@ class GemmDescription:
     @property
     def output_alignment(self) -> int:
         """The number of elements of which the length of c's rows is a multiple."""
-        return 1 if self.alignment == 1 else min(self.alignment * BITS[self.dtype], 128) // BITS[self.output]
+        return output_alignment(self.alignment, self.dtype, self.output)
 
     @property
     def requires(self) -> str:
@@ -179,14 +213,11 @@ class GemmDescription:
 
     def _complaint(self) -> str | None:
         """The reason why the parts are incompatible, or None."""
-        if self.arch not in SCHEDULES[self.schedule]:
-            return f"schedule {self.schedule} is for sm_{_among(SCHEDULES[self.schedule])}, not sm_{self.arch}"
         if self.output not in OUTPUTS[self.dtype]:
             return f"c is {_among(OUTPUTS[self.dtype])} where a and b are {self.dtype}, not {self.output!r}"
-        if self.schedule == "simt" and self.dtype != "f32":
-            return f"schedule simt is for f32, not {self.dtype}"
-        if self.schedule != "simt" and self.dtype == "f32":
-            return "f32 is for schedule simt; on tensor cores dtype tf32 takes float32 arrays"
+        reason = complaint_of_types(self.arch, self.schedule, self.dtype, self.a_layout, self.b_layout)
+        if reason is not None:
+            return reason
         if any(size < 1 for size in (*self.tile, *self.warps, *self.cluster)):
             return "tile, warps and cluster are at least 1 everywhere"
         if self.alignment not in (1, 2, 4, 8, 16, 32) or self.alignment * BITS[self.dtype] > 128:
@@ -196,14 +227,6 @@ class GemmDescription:
     def _complaint_2x(self) -> str | None:
         if self.cluster != (1, 1, 1):
             return f"sm_{self.arch} has no clusters"
-        if self.dtype in ("e4m3", "e5m2") and self.arch != 89:
-            return f"{self.dtype} needs sm_89 or later"
-        if self.dtype not in ("e4m3", "e5m2") and self.arch == 89:
-            return "arch 89 is for e4m3 and e5m2; use arch 80 for other types, also on sm_89"
-        if self.dtype in FORMATS:
-            return f"{self.dtype} needs sm_100a"
-        if self.dtype in ("e4m3", "e5m2", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
-            return f"{self.dtype} takes a row-major and b column-major"
         if any(size % count for size, count in zip(self.tile, self.warps, strict=True)):
             return f"warps {self.warps} do not divide the tile {self.tile}"
         if self.warps[2] != 1:
@@ -243,11 +266,6 @@ class GemmDescription:
             return f"{self.dtype} takes schedule one_sm or two_sm, the linear epilogue, and tiles of depth {depth}"
         if self.dtype in FORMATS and n not in (64, 128, 192, 256):
             return f"{self.dtype} takes 64, 128, 192 or 256 columns a tile, not {n}"
-        if self.dtype in ("tf32", "e4m3", "e5m2", *FORMATS, "s8") and (self.a_layout, self.b_layout) != (
-            "row",
-            "column",
-        ):
-            return f"{self.dtype} takes a row-major and b column-major: wgmma transposes 16-bit types alone"
         if self.cluster[2] != 1 or self.cluster[0] * self.cluster[1] > 8:
             return f"a cluster has at most 8 CTAs along m and n, not {self.cluster}"
         if k * BITS[self.dtype] % 256:

@@ -55,20 +55,18 @@ def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 def blamed(function: Callable[..., Any]) -> Iterator[None]:
     """A context in which an exception from a user's ``function`` becomes a DescriptionError with its line."""
     is_bundled = getattr(function, "__module__", "").startswith("ptxkit.")
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    file = Path(code.co_filename if code else "")
     try:
         yield
     except UsageError as error:
         if is_bundled or type(error) not in (UsageError, DescriptionError) or is_placed(error):
             raise
-        raise type(error)(f"{place(error, file, _start(function))}: {error}") from error
+        raise type(error)(f"{place(error, _file(function), _start(function))}: {error}") from error
     except (PtxkitError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
         if is_bundled:
             raise
-        raise DescriptionError(f"{place(error, file, _start(function))}: {mistake(error)}") from error
+        raise DescriptionError(f"{place(error, _file(function), _start(function))}: {mistake(error)}") from error
 
 
 def mistake(error: BaseException) -> str:
@@ -131,6 +129,11 @@ def short(value: object) -> str:
         text = ""
     kind = type(value).__name__
     return text if 0 < len(text) <= 80 and "\n" not in text else f"{'an' if kind[0] in 'aeio' else 'a'} {kind}"
+
+
+def _file(function: Callable[..., Any]) -> Path:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return Path(code.co_filename if code else "")
 
 
 def _start(function: Callable[..., Any]) -> str:

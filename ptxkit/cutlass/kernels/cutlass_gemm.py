@@ -10,7 +10,14 @@ import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.cutlass.block_scaled import scale_bytes, scale_places
-from ptxkit.cutlass.description import BITS, OUTPUTS, GemmDescription
+from ptxkit.cutlass.description import (
+    BITS,
+    OUTPUTS,
+    GemmDescription,
+    complaint_of_types,
+    default_alignment,
+    output_alignment,
+)
 from ptxkit.cutlass.formats import FORMATS
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
@@ -41,25 +48,28 @@ def unpacked(packed: Any) -> Any:
     return np.stack((packed & 15, packed >> 4), axis=-1).reshape(len(packed), -1).view(ml_dtypes.float4_e2m1fn)
 
 
-def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
-    """The constraint of a variant: the tile must make a valid description, and the sizes must be multiples of its
-    alignment."""
+def usable(arch: int, schedule: str, describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
+    """The constraint of a variant: types and layouts that the schedule multiplies, sizes that are multiples of its alignment,
+    and a tile that makes a valid description. The tile is read last, so that one refusal stands for all tiles."""
 
     def check(w: CutlassGemm, t: Tile) -> str | bool:
-        try:
-            d = describe(w, t)
-        except DescriptionError as error:
-            return str(error).partition(": ")[2]  # without the description's name, which repeats the tile
+        if (reason := complaint_of_types(arch, schedule, w.dtype, w.a_layout, w.b_layout)) is not None:
+            return reason
+        alignment = default_alignment(schedule, w.dtype)
         contiguous = {
             "k": w.a_layout == "row" or w.b_layout == "column",
             "m": w.a_layout == "column",
             "n": w.b_layout == "row",
         }
         for name, along in contiguous.items():
-            if along and w.sizes[name] % d.alignment:
-                return f"{name}={w.sizes[name]} must be a multiple of {d.alignment}"
-        if w.n % d.output_alignment:
-            return f"n={w.n} must be a multiple of {d.output_alignment}"
+            if along and w.sizes[name] % alignment:
+                return f"{name}={w.sizes[name]} must be a multiple of {alignment}"
+        if w.n % (multiple := output_alignment(alignment, w.dtype, w.output)):
+            return f"n={w.n} must be a multiple of {multiple}"
+        try:
+            describe(w, t)
+        except DescriptionError as error:
+            return str(error).partition(": ")[2]  # without the description's name, which repeats the tile
         return True
 
     return check
@@ -90,6 +100,11 @@ def tma(arch: int, schedule: str) -> Describe:
         )
 
     return describe
+
+
+def by_tma(arch: int, schedule: str) -> Callable[[CutlassGemm, Tile], str | bool]:
+    """The constraint of a variant that loads by TMA."""
+    return usable(arch, schedule, tma(arch, schedule))
 
 
 def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
@@ -251,7 +266,7 @@ class CutlassGemm(HasLayout, Workload):
     @variant(
         requires=["sm_80"],
         tile={**WARP_SPACE, "BK": [8]},
-        constraint=usable(simt),
+        constraint=usable(80, "simt", simt),
         prefer=prefer_simt,
     )
     def simt(self, t: Tile) -> list[Launch]:
@@ -261,7 +276,7 @@ class CutlassGemm(HasLayout, Workload):
     @variant(
         requires=["sm_80"],
         tile={**WARP_SPACE, "STAGES": [4, 3, 5, 6]},
-        constraint=usable(multistage),
+        constraint=usable(80, "multistage", multistage),
         prefer=prefer_warps,
     )
     def multistage(self, t: Tile) -> list[Launch]:
@@ -271,7 +286,7 @@ class CutlassGemm(HasLayout, Workload):
     @variant(
         requires=["sm_89"],
         tile={**WARP_SPACE, "STAGES": [4, 3, 5, 6]},
-        constraint=usable(multistage_f8),
+        constraint=usable(89, "multistage", multistage_f8),
         prefer=prefer_warps,
     )
     def multistage_f8(self, t: Tile) -> list[Launch]:
@@ -281,7 +296,7 @@ class CutlassGemm(HasLayout, Workload):
     @variant(
         requires=["sm_100a", "tcgen05"],
         tile={**TMA_SPACE, "CLUSTER_M": [1, 2, 4]},
-        constraint=usable(tma(100, "one_sm")),
+        constraint=by_tma(100, "one_sm"),
     )
     def one_sm(self, t: Tile) -> list[Launch]:
         """TMA and tcgen05, without CTA pairs."""
@@ -290,7 +305,7 @@ class CutlassGemm(HasLayout, Workload):
     @variant(
         requires=["sm_100a", "tcgen05"],
         tile={**TMA_SPACE, "BM": [256]},
-        constraint=usable(tma(100, "two_sm")),
+        constraint=by_tma(100, "two_sm"),
     )
     def two_sm(self, t: Tile) -> list[Launch]:
         """TMA and tcgen05 with CTA pairs: two SMs work on one tile."""
@@ -299,23 +314,23 @@ class CutlassGemm(HasLayout, Workload):
     @variant(
         requires=["sm_100a", "tcgen05"],
         tile={**TMA_SPACE, "CLUSTER_M": [1, 2, 4]},
-        constraint=usable(tma(100, "one_sm_stream_k")),
+        constraint=by_tma(100, "one_sm_stream_k"),
     )
     def one_sm_stream_k(self, t: Tile) -> list[Launch]:
         """As one_sm, with the last wave of tiles split along k among all SMs."""
         return self.launches(tma(100, "one_sm_stream_k")(self, t))
 
-    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "stream_k")), prefer=prefer_cooperative)
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=by_tma(90, "stream_k"), prefer=prefer_cooperative)
     def stream_k(self, t: Tile) -> list[Launch]:
         """As cooperative, with the last wave of tiles split along k among all SMs."""
         return self.launches(tma(90, "stream_k")(self, t))
 
-    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "pingpong")), prefer=prefer_pingpong)
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=by_tma(90, "pingpong"), prefer=prefer_pingpong)
     def pingpong(self, t: Tile) -> list[Launch]:
         """TMA and wgmma: of two consumer warpgroups, one multiplies while the other stores."""
         return self.launches(tma(90, "pingpong")(self, t))
 
-    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=by_tma(90, "cooperative"), prefer=prefer_cooperative)
     def cooperative(self, t: Tile) -> list[Launch]:
         """TMA and wgmma: two consumer warpgroups share a tile."""
         return self.launches(tma(90, "cooperative")(self, t))
