@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ptxkit.errors import MissingKernelError
-from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature
+from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature, template_list
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Image:
     def entry(self, name: str) -> str:
         """The mangled name of a kernel given by mangled name, name expression, or a name that only one kernel has.
 
-        The name may have namespaces and parameter types: ``copy``, ``ns::copy``, ``copy(float*)``, ``ns::copy(float*)``.
+        The name may have namespaces, and parameter types or template arguments: ``copy``, ``ns::copy``, ``copy(float*)``,
+        ``ns::copy<float, 4>``.
 
         Raises:
             MissingKernelError: no such kernel, or several; the message lists similar names.
@@ -88,6 +89,9 @@ class Image:
             if _normal(expression) == wanted:
                 return mangled
         matches = [m for m in self.functions if wanted in {_normal(name) for name in _spellings(m)}]
+        if len(matches) > 1:  # k is that of no namespace, if there is one
+            whole = [m for m in matches if wanted in map(_normal, (qualified_name(m), signature(m)))]
+            matches = whole if len(whole) == 1 else matches
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -127,8 +131,9 @@ class Image:
 
 def _spellings(mangled: str) -> tuple[str, ...]:
     """The names by which a kernel may be given."""
-    base, qualified, types = base_name(mangled), qualified_name(mangled), parameter_list(mangled)
-    return base, qualified, base + types, qualified + types
+    types, arguments = parameter_list(mangled), template_list(mangled)
+    names = base_name(mangled), qualified_name(mangled)
+    return tuple(name + more for name in names for more in dict.fromkeys(("", types, arguments)))
 
 
 def entry_names(ptx: str) -> list[str]:
@@ -142,7 +147,8 @@ def without_comments(ptx: str) -> str:
 
 
 def _normal(name: str) -> str:
-    # "tk< 128,float >" and "tk<128, float>" are one name; "unsigned int" keeps its space.
+    # "tk< 128,float >", "tk<128u, float>" and "tk<128, float>" are one name; "unsigned int" keeps its space.
+    name = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", name)
     return re.sub(r"\s+", " ", re.sub(r"\s*([<>,*&()])\s*", r"\1", name)).strip()
 
 

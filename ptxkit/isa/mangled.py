@@ -2,7 +2,7 @@
 
 import re
 
-from ptxkit.isa.parameter_types import parameter_types
+from ptxkit.isa.parameter_types import parameter_types, template_arguments
 
 
 def base_name(mangled: str) -> str:
@@ -21,6 +21,12 @@ def qualified_name(mangled: str) -> str:
     """
     shown = ["(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name for name in _names(mangled)]
     return "::".join(shown) or mangled
+
+
+def template_list(mangled: str) -> str:
+    """The template arguments of a function, ``<float, 256>``; "" where it has none, or they cannot be read."""
+    arguments = template_arguments(mangled)
+    return f"<{', '.join(arguments)}>" if arguments else ""
 
 
 def parameter_list(mangled: str) -> str:

@@ -10,7 +10,7 @@ pack) it returns None, and types are derived from the PTX alone.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 BUILTIN = {  # code -> (kind, dtype, text) of a CppType
     "b": ("number", "?", "bool"),
@@ -84,6 +84,22 @@ def parameter_types(mangled: str) -> tuple[CppType, ...] | None:
         return _Reader(mangled).encoding()
     except (_UnreadableError, RecursionError):
         return None
+
+
+def template_arguments(mangled: str) -> tuple[str, ...]:
+    """The template arguments of a mangled function, as written: ``("float", "256", "true")``.
+
+    () where it has none, or they cannot be read.
+    """
+    if not mangled.startswith("_Z"):
+        return ()
+    reader = _Reader(mangled)
+    try:
+        reader.function_name()
+    except (_UnreadableError, RecursionError):
+        return ()
+    texts = tuple(argument.text for argument in reader.arguments)
+    return texts if all(texts) else ()
 
 
 class _Reader:
@@ -166,10 +182,11 @@ class _Reader:
         found = []
         while not self.accept("E"):
             if self.accept("L"):
-                found.append(self.type())
+                kind = self.type()
                 end = self.text.find("E", self.at)
                 if end < 0:
                     raise _UnreadableError
+                found.append(replace(kind, text=_literal(kind, self.text[self.at : end])))
                 self.at = end + 1
             elif self.accept("XT"):  # an expression that is only a template parameter: Box<T, N>
                 found.append(self.pick(self.arguments, 10))
@@ -291,3 +308,13 @@ class _Reader:
 def class_type(name: str) -> CppType:
     """A class by its name; classes of CUDA that wrap one number, such as ``__half``, count as that number."""
     return CppType("number", _CLASSES[name], name) if name in _CLASSES else CppType("class", text=name)
+
+
+def _literal(kind: CppType, digits: str) -> str:
+    """A template argument that is a value, as written: ``-3``, ``true``, ``(Mode)1``; that of another kind by its type."""
+    value = digits.replace("n", "-", 1)
+    if not re.fullmatch(r"-?\d+", value):
+        return kind.text
+    if kind.dtype == "?":
+        return "false" if value == "0" else "true"
+    return value if kind.kind == "number" else f"({kind.text}){value}"

@@ -1,7 +1,8 @@
 """The largest textures and surfaces, which are the same for all targets from sm_75.
 
-CUDA C++ programming guide, "Compute Capabilities", "Technical Specifications per Compute Capability". The values have not been
-compared with the attributes that a driver reports (``CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH`` and the following).
+CUDA C++ programming guide, "Compute Capabilities", "Technical Specifications per Compute Capability". The driver of an H200
+reports the same (``CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH`` and the following attributes; driver 580, CUDA 13.0), and
+tests/targets/test_textures.py compares them where there is a GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MOST_TEXELS: Mapping[str, Mapping[str, int]] = {
 
 MOST_SURFACE_TEXELS: Mapping[str, Mapping[str, int]] = {**MOST_TEXELS, "1d": {"width": 32768}}
 """The same of surfaces, which have no ``linear`` and no ``pitch2d``."""
+
+MOST_PITCH_BYTES = 2_097_120
+"""The longest row of a ``pitch2d`` texture (``CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH`` of an H200)."""
 
 
 def texel_refusal(kind: str, sizes: Mapping[str, int], *, surface: bool) -> str | None:

@@ -45,3 +45,20 @@ def test_every_listed_name_is_accepted():
 def test_other_names_are_refused_with_those_that_may_be_given(name, message):
     with pytest.raises(MissingKernelError, match=message):
         IMAGE.entry(name)
+
+
+INSTANCES = {
+    "_Z1kPfi": "k",
+    "_ZN1a1kEPf": "a::k",
+    "_Z6reduceIiLj128EEvPT_S1_j": "reduce<int, 128u>",
+    "_Z6reduceIdLj64EEvPT_S1_j": "reduce< double,64 >",
+    "_ZN1a4flagILb1ELin3EEEvv": "flag<true, -3>",
+    "_ZN1a4flagILb0ELin3EEEvv": "a::flag<false, -3>",
+}
+
+
+@pytest.mark.parametrize("kernel", INSTANCES)
+def test_a_name_without_namespace_and_one_with_template_arguments(kernel):
+    image = Image("sm_90a", "", None, functions={name: FunctionResources() for name in INSTANCES}, source_name="s.cu")
+    assert image.entry(INSTANCES[kernel]) == kernel
+    assert image.entry(image.distinct_names([kernel])[kernel]) == kernel

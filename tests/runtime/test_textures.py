@@ -184,6 +184,10 @@ def test_arguments_that_are_invalid_for_every_array(make, message):
         (Texture(np.zeros(20, np.float32), "2d", shape=(20, 24)), "1,920 bytes; the array has 80"),
         (Texture(np.zeros((0, 24), np.float32)), "is empty"),
         (Surface(np.zeros((2, 3, 4, 5), np.float32)), "needs its kind"),
+        (
+            Texture(np.zeros((1, 131072 * 4), np.float32), "pitch2d", channels=4, shape=(1, 131072)),
+            "a row of pitch2d has at most 2,097,120 bytes, not 2,097,152",
+        ),
         (Texture(np.zeros(131073, np.uint8)), "1d has a width of at most 131,072, not 131,073"),
         (Texture(np.zeros((65537, 1), np.uint8)), "2d has a height of at most 65,536, not 65,537"),
         (Texture(np.zeros((16385, 1, 1), np.uint8)), "3d has a depth of at most 16,384, not 16,385"),

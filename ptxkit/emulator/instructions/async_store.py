@@ -191,7 +191,7 @@ def _release_add(b: Binding) -> Step:
         raise b.fail("needs sm_100 or newer")
     operand, offset = b.address(b.operands[0])
     t = TYPES[b.form["t"]]
-    site = AtomicSite(b, "add", t.name, b.form["space"], offset, 1)
+    site = AtomicSite(b, "add", t.name, b.form["space"], (operand, offset), 1)
 
     def add(x: Group, base: Lanes, value: Lanes) -> None:
         site.run(x, base, np.add, ((value,),))

@@ -25,7 +25,7 @@ from ptxkit.emulator.simt.step import B64, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
-from ptxkit.isa.model import Immediate, Operand
+from ptxkit.isa.model import Immediate, Operand, Register
 from ptxkit.isa.types import TYPES
 
 _SEM = "relaxed acquire release acq_rel"
@@ -112,7 +112,9 @@ class _LocalAtomics(LocalSite):
 class AtomicSite:
     """The accesses of one atomic instruction: finds the cells of its lanes in each state space, and applies the operation."""
 
-    def __init__(self, b: Binding, op: str, name: str, space: str, offset: int, count: int) -> None:
+    def __init__(self, b: Binding, op: str, name: str, space: str, address: tuple[Operand | None, int], count: int) -> None:
+        operand, offset = address
+        self.register = operand.name if isinstance(operand, Register) else ""
         arguments: tuple[Where, int, int, DTypeLike, int, bool] = (
             b.where,
             b.index,
@@ -144,11 +146,17 @@ class AtomicSite:
         self.unit = np.dtype("u2" if "16" in name else "u4")
         self.ordering = scoped(b.form.get("sem") or "relaxed", b.form.get("scope") or "")
 
+    def _has_one_address(self, x: Group) -> bool:
+        """Whether the text shows that all threads of a warp have the same address."""
+        code = x.frame.function
+        k = code.register_index.get(self.register)
+        return k is None or bool(code.uniform >> k & 1)
+
     def run(
         self, x: Group, base: Lanes, operation: Operation, values: tuple[tuple[Lanes, ...], ...]
     ) -> tuple[Lanes, ...]:
         """Perform the operation for the active lanes; returns the old values, one lane array for each element."""
-        aggregated = self.aggregates and base.shape[2] == 1
+        aggregated = self.aggregates and self._has_one_address(x)
         base = np.broadcast_to(widen(base), x.shape)
         if self.space:
             with x.wave.launch.machine.atomic_lock:
@@ -265,7 +273,7 @@ def _make(b: Binding, returns: bool) -> Step:
     sets: list[list[Operand | None]] = [list(b.elements(o)) for o in operands]
     if any(len(s) != count for s in sets) or len(sets) != (2 if op == "cas" else 1):
         raise b.fail("wrong number of operands")
-    site = AtomicSite(b, op, name, form["space"], offset, count)
+    site = AtomicSite(b, op, name, form["space"], (operand, offset), count)
     function = operation_for(op, name)
     width = b.register_type(operand)
     pointer = TYPES["u32"] if width is not None and width.bits == 32 else B64

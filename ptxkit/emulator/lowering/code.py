@@ -17,6 +17,7 @@ from ptxkit.emulator.lowering.reconvergence import find_reconvergence
 from ptxkit.emulator.lowering.register_sets import registers_in
 from ptxkit.emulator.lowering.requirements import check_module
 from ptxkit.emulator.lowering.typed import bind_function
+from ptxkit.emulator.lowering.uniformity import uniform_registers
 from ptxkit.emulator.memory.layout import Layout, frame_layout
 from ptxkit.emulator.simt.blocks import BasicBlock, Run
 from ptxkit.emulator.simt.function import FunctionCode
@@ -97,6 +98,7 @@ class Binder:
         blocks = [run.block for run in runs]
         self.blocks.extend(blocks)
         self.runs.extend(runs)
+        code.find_uniform = partial(uniform_registers, runs, code)
         if not self.unsupported:
             self._translate(code, runs)
         return blocks

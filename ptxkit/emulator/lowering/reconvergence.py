@@ -26,15 +26,8 @@ def find_reconvergence(blocks: Sequence[BasicBlock], is_entry: bool, callees_con
     converges = [b.converges or (callees_converge and b.terminator.calls) for b in blocks]
     if not any(converges):
         return
-    leads_to_end = _leading_to_end(blocks, first) if is_entry else [False] * n
     end = n  # a node after all blocks
-    targets: list[list[int]] = []
-    for k, b in enumerate(blocks):
-        found = {s - first for s in b.successors if first <= s < first + n}
-        found = {end if leads_to_end[t] else t for t in found}
-        if b.terminator.ends:
-            found.add(end)
-        targets.append([end] if leads_to_end[k] else sorted(found))
+    targets = _targets(blocks, is_entry)
     after = _post_dominators(targets, end)
     for k, b in enumerate(blocks):
         splits = len(targets[k]) > 1 or b.terminator.splits or (b.gate is not None and _guarded(b))
@@ -49,6 +42,56 @@ def find_reconvergence(blocks: Sequence[BasicBlock], is_entry: bool, callees_con
             continue
         if (_guarded(b) and converges[k]) or _between(targets, converges, targets[k], meet):
             b.reconverges = RETURN if meet == end else first + meet
+
+
+def divergent_regions(blocks: Sequence[BasicBlock], is_entry: bool) -> list[int]:
+    """For each block that can separate lanes, the bit set of the blocks (from 0) that they may execute before they meet again.
+
+    0 for blocks that do not separate lanes, and for those of which all but one way leads to the end only.
+    """
+    end = len(blocks)
+    targets = _targets(blocks, is_entry)
+    after = _post_dominators(targets, end)
+    regions = []
+    for k, b in enumerate(blocks):
+        region = 0
+        if len(targets[k]) > 1 or b.terminator.splits:
+            others = after[k] & ~(1 << k)
+            chain = [p for p in range(end + 1) if others >> p & 1]
+            meet = max(chain, key=lambda p: after[p].bit_count()) if chain else end
+            ways = [_reached(targets, t, {meet, end}) for t in targets[k]]
+            together = sum(1 for way in ways if way)
+            if meet != end or together > 1 or len(ways) == 1:
+                for way in ways:
+                    region |= way
+        regions.append(region)
+    return regions
+
+
+def _reached(targets: Sequence[Sequence[int]], start: int, stops: set[int]) -> int:
+    """The bit set of the blocks on the ways from ``start`` on, up to ``stops``."""
+    todo, seen = [start], 0
+    while todo:
+        k = todo.pop()
+        if k in stops or seen >> k & 1:
+            continue
+        seen |= 1 << k
+        todo += targets[k]
+    return seen
+
+
+def _targets(blocks: Sequence[BasicBlock], is_entry: bool) -> list[list[int]]:
+    """The successors of each block, from 0; the number of blocks stands for the end, and for blocks that only lead to it."""
+    first, end = blocks[0].index, len(blocks)
+    leads_to_end = _leading_to_end(blocks, first) if is_entry else [False] * end
+    targets: list[list[int]] = []
+    for k, b in enumerate(blocks):
+        found = {s - first for s in b.successors if first <= s < first + end}
+        found = {end if leads_to_end[t] else t for t in found}
+        if b.terminator.ends:
+            found.add(end)
+        targets.append([end] if leads_to_end[k] else sorted(found))
+    return targets
 
 
 def _guarded(b: BasicBlock) -> bool:

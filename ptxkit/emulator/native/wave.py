@@ -27,6 +27,7 @@ from ptxkit.emulator.native.warps import Warps
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.threads import Frame, Group
+from ptxkit.isa.model import Instruction
 
 if TYPE_CHECKING:
     from ptxkit.emulator.native.host import HostWave
@@ -128,11 +129,8 @@ class NativeWave:
         return bool(hot)
 
     def _polls(self, block: BasicBlock) -> bool:
-        """Whether a block has loads after which other groups are to be executed first."""
-        return any(
-            i.name == "ld" and {"volatile", "relaxed", "acquire"} & set(i.opcode.split("."))
-            for _, i in block.instructions
-        )
+        """Whether a block has instructions after which other groups are to be executed first: they may wait for these."""
+        return any(_may_wait(i) for _, i in block.instructions)
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
@@ -252,3 +250,13 @@ class NativeWave:
     def add_counts(self) -> None:
         """Add the counts since the last call to the wave's: when it ends, and before a message states them."""
         self.counts.add_to(self.wave.tally, [function.sizes for function in self.program.functions.values()])
+
+
+def _may_wait(i: Instruction) -> bool:
+    """Whether an instruction may be part of a loop that waits for other threads: after it, the wave is spinning."""
+    parts = set(i.opcode.split("."))
+    if i.name == "ld":
+        return bool({"volatile", "relaxed", "acquire"} & parts)
+    if i.name == "mbarrier":
+        return bool({"test_wait", "try_wait"} & parts)
+    return i.name == "nanosleep" or (i.name == "atom" and bool({"cas", "exch"} & parts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from ptxkit.isa.model import Function
 from ptxkit.isa.types import PtxType
@@ -17,6 +19,7 @@ class FunctionCode:
         frame_offsets: variables in local memory -> byte offset in the function's stack frame of ``frame_bytes``.
         entry: index of its first block.
         undefined: registers that are read before they are written on some path from the entry.
+        find_uniform: finds :attr:`uniform`.
     """
 
     function: Function
@@ -26,3 +29,9 @@ class FunctionCode:
     frame_bytes: int
     entry: int = 0
     undefined: tuple[int, ...] = ()
+    find_uniform: Callable[[], int] = field(default=lambda: 0, repr=False, compare=False)
+
+    @cached_property
+    def uniform(self) -> int:
+        """The bit set of the registers that have one value for all threads of a warp that execute an instruction together."""
+        return self.find_uniform()

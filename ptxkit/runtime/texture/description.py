@@ -33,7 +33,7 @@ from ptxkit.runtime.texture.layout import (
     Sampling,
     Texels,
 )
-from ptxkit.targets.textures import texel_refusal
+from ptxkit.targets.textures import MOST_PITCH_BYTES, texel_refusal
 
 _BY_RANK = {1: "1d", 2: "2d", 3: "3d"}
 DIMENSIONS = {"l": "layers", "f": "faces", "z": "depth", "y": "height", "x": "width"}
@@ -146,6 +146,10 @@ class _Image:
             raise UsageError(
                 f"{self._owner}: a row of pitch2d must be a multiple of {PITCH_ALIGNMENT} bytes, not {pitch}; pad the rows, "
                 "or use 2d"
+            )
+        if kind == "pitch2d" and pitch > MOST_PITCH_BYTES:
+            raise UsageError(
+                f"{self._owner}: a row of pitch2d has at most {MOST_PITCH_BYTES:,} bytes, not {pitch:,}; use 2d, or several"
             )
         return texels
 
