@@ -282,7 +282,9 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
         barrier_cluster_arrive_release();
         barrier_cluster_wait_acquire();
     }
-    follow_previous_grid();
+    // With `offsets`, the grids before the previous one have completed (moe_routed.cu): the offsets and the weights may be
+    // read before the wait for the previous one.
+    if (!offsets) follow_previous_grid_later();
     // The tiles of a cluster are one of CLUSTER * BW weights. The constructor includes a barrier.
     const GroupTiles<CLUSTER * Tile::BW, BT, Tile::GROUP, Tile::PARTS> tiles(
         offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);
@@ -295,17 +297,34 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     if (warp < 4) {
         if constexpr (MANY_REGISTERS) setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
+            const unsigned first = blockIdx.x / CLUSTER;
+            auto load_weights = [&](unsigned stage, const GroupTile& tile, unsigned step) {
+                mbarrier_arrive_expect_tx(full(stage), Tile::stage_bytes);
+                cp_async_bulk_tensor_2d_shared_global(base + stage * Tile::stage_bytes, b_map, step * DEPTH,
+                                                      tile.expert * n + tile.col, full(stage));
+            };
+            unsigned early = 0;  // steps of the first tile whose weights are loaded before the previous grid has completed
+            if (offsets && first < tiles.count) {
+                const GroupTile tile = tile_at(first);
+                const Steps<Tile::PARTS> steps(k, tile.part);
+                early = min(steps.end - steps.begin, unsigned(STAGES));
 #pragma unroll 1
-            for (unsigned index = blockIdx.x / CLUSTER; index < tiles.count; index += gridDim.x / CLUSTER) {
+                for (unsigned i = 0; i < early; i++) load_weights(i, tile, steps.begin + i);
+            }
+            if (offsets) follow_previous_grid_later();
+#pragma unroll 1
+            for (unsigned index = first; index < tiles.count; index += gridDim.x / CLUSTER) {
                 const GroupTile tile = tile_at(index);
                 const Steps<Tile::PARTS> steps(k, tile.part);
-                const int weight = tile.expert * n + tile.col;
 #pragma unroll 1
                 for (unsigned step = steps.begin; step < steps.end; step++) {
                     const unsigned stage = base + at.stage * Tile::stage_bytes, arrived_at = full(at.stage);
-                    mbarrier_wait(empty(at.stage), at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(arrived_at, Tile::stage_bytes);
-                    cp_async_bulk_tensor_2d_shared_global(stage, b_map, step * DEPTH, weight, arrived_at);
+                    if (early > 0) {
+                        early--;
+                    } else {
+                        mbarrier_wait(empty(at.stage), at.parity ^ 1);
+                        load_weights(at.stage, tile, step);
+                    }
                     const unsigned tokens = stage + Tile::weight_bytes + rank * PART * DEPTH;
                     const int token = tile.row + rank * PART;
                     if constexpr (CLUSTER > 1) {
@@ -320,6 +339,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
         }
     } else {
         if constexpr (MANY_REGISTERS) setmaxnreg_inc<240>();
+        if (offsets) follow_previous_grid_later();
         // own: number of the consumer among those of its tile.
         const unsigned consumer = warp / 4 - 1, own = Tile::PING_PONG ? 0 : consumer;
         const unsigned thread = threadIdx.x - 128 - 128 * (consumer - own);

@@ -8,8 +8,10 @@
 //
 // 1. `moe_gate`: a warp per token finds its experts and their weights.
 // 2. `moe_sort`: a CTA per expert counts the pairs of lower experts and numbers its own, in the order of the pairs.
-// 3. `moe_permute`: copies the tokens to their rows, for TMA.
-// 4. The product with gates and factors; its epilogue computes SwiGLU (FORMAT F32 or OWN).
+// 3. `moe_permute`: copies the tokens to their rows, for TMA. It lets the product start when the pairs are sorted, so that
+//     the product loads its first weights while the tokens are copied.
+// 4. The product with gates and factors; its epilogue computes SwiGLU (FORMAT F32 or OWN). It lets the next grids start when
+//     the tokens are copied, so that the second product may read the offsets before its wait too.
 // 5. `moe_requantize`, unless the epilogue has quantized the results.
 // 6. The product with the down projection, in bf16, or in parts of k (FORMAT SUMS) for few tokens.
 // 7. `moe_combine`: adds the results of a token's experts in the order of its slots.
@@ -32,27 +34,34 @@ __device__ __forceinline__ unsigned ordered(float x) {
 }
 
 // The TOP_K largest of `values`, of `experts` elements, by a warp: calls found(slot, expert, value) in descending
-// order; of equal values the one with the lower index comes first. Lane l looks at the elements l, l + 32, ...
-template <class Found>
+// order; of equal values the one with the lower index comes first. Lane l has the elements l, l + 32, ..., EACH at most.
+template <int EACH, class Found>
 __device__ __forceinline__ void warp_top_k(const float* values, int experts, int top_k, const Found& found) {
     const unsigned lane = laneid();
-    unsigned taken = 0;  // of the lane's elements, which are at most 32
+    float own[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) own[i] = lane + 32 * i < experts ? values[lane + 32 * i] : 0.0f;
+    unsigned left = 0;  // bit i: element i exists and was not found yet
+#pragma unroll
+    for (int i = 0; i < EACH; i++) left |= (lane + 32 * i < experts) << i;
     for (int slot = 0; slot < top_k; slot++) {
         unsigned best = 0, at = MAX_EXPERTS;
-        for (int i = 0; lane + 32 * i < experts; i++) {
-            const unsigned key = ordered(values[lane + 32 * i]);
-            if (!(taken >> i & 1) && (at == MAX_EXPERTS || key > best)) best = key, at = lane + 32 * i;
+        float value = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const unsigned key = ordered(own[i]);
+            if ((left >> i & 1) && (at == MAX_EXPERTS || key > best)) best = key, at = lane + 32 * i, value = own[i];
         }
         const unsigned largest = redux_sync_max(all_lanes, best);
         const unsigned lowest = MAX_EXPERTS - redux_sync_max(all_lanes, best == largest ? MAX_EXPERTS - at : 0);
-        if (lowest % 32 == lane) taken |= 1u << lowest / 32;
-        found(slot, lowest, values[lowest]);
+        if (lowest % 32 == lane) left &= ~(1u << lowest / 32);
+        found(slot, lowest, __shfl_sync(all_lanes, value, lowest % 32));
     }
 }
 
 // expert[pair] and weight[pair] = exp(logit) / sum of exp(logits), over the token's experts with RENORMALIZE, else
 // over all. A warp per token.
-template <int THREADS, bool RENORMALIZE>
+template <int THREADS, int EACH, bool RENORMALIZE>
 __global__ void __launch_bounds__(THREADS) moe_gate(const float* logits, int* expert, float* weight, int tokens,
                                                     int experts, int top_k) {
     follow_previous_grid();
@@ -60,7 +69,7 @@ __global__ void __launch_bounds__(THREADS) moe_gate(const float* logits, int* ex
     if (token >= tokens) return;
     const float* values = logits + static_cast<size_t>(token) * experts;
     float largest = 0.0f, sum = 0.0f;
-    warp_top_k(values, experts, top_k, [&](int slot, unsigned chosen, float value) {
+    warp_top_k<EACH>(values, experts, top_k, [&](int slot, unsigned chosen, float value) {
         if (slot == 0) largest = value;
         const float term = expf(value - largest);
         sum += term;
@@ -133,7 +142,7 @@ __global__ void __launch_bounds__(THREADS) moe_sort(const int* expert, int* offs
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) moe_permute(const uint4* x, const float* scales, const int* token,
                                                        uint4* sorted, float* sorted_scales, int bytes) {
-    follow_previous_grid();
+    follow_previous_grid_later();
     const int from = token[blockIdx.x], atoms = bytes / 16;
     const uint4* source = x + static_cast<size_t>(from) * atoms;
     uint4* to = sorted + static_cast<size_t>(blockIdx.x) * atoms;
@@ -254,14 +263,14 @@ __global__ void __launch_bounds__(THREADS) gate_softmax(const float* logits, flo
 }
 
 // The experts of a token, by their logits, and their probabilities.
-template <int THREADS>
+template <int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS) gate_top_k(const float* logits, const float* probabilities, int* expert,
                                                       float* weight, int tokens, int experts, int top_k) {
     follow_previous_grid();
     const unsigned token = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (token >= tokens) return;
     const size_t first = static_cast<size_t>(token) * experts;
-    warp_top_k(logits + first, experts, top_k, [&](int slot, unsigned chosen, float) {
+    warp_top_k<EACH>(logits + first, experts, top_k, [&](int slot, unsigned chosen, float) {
         if (laneid() == 0) {
             expert[token * top_k + slot] = chosen;
             weight[token * top_k + slot] = probabilities[first + chosen];

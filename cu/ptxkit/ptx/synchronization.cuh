@@ -183,4 +183,13 @@ __device__ __forceinline__ void follow_previous_grid() {
 #endif
 }
 
+// Executes both instructions in the other order. When the next grid starts, all grids before this one have completed, so
+// that it may read their results before its own wait.
+__device__ __forceinline__ void follow_previous_grid_later() {
+#if PTXKIT_SM >= 90
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
+#endif
+}
+
 }  // namespace ptxkit

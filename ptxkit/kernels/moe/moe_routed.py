@@ -278,6 +278,11 @@ class MoeRouted(Workload):
             kernel, cdiv(self.tokens, GATE_THREADS // 32), GATE_THREADS, args, template=(GATE_THREADS, *template)
         )
 
+    @property
+    def logits_of_lane(self) -> int:
+        """Logits of a token that a lane keeps in registers, rounded up to a power of two, for few different programs."""
+        return 1 << (cdiv(self.experts, 32) - 1).bit_length()
+
     def sort(self, exchange: bool = False) -> Launch:
         """The launch that sorts the pairs by expert."""
         cleared = ("largest", "arrived") if exchange else (NULL, NULL)
@@ -289,7 +294,7 @@ class MoeRouted(Workload):
     def route(self, exchange: bool = False) -> list[Launch]:
         """Gating and sorting."""
         args = ("logits", "expert", "weight", self.tokens, self.experts, self.top_k)
-        return [self.by_warp("moe_gate", args, (self.renormalize,)), self.sort(exchange)]
+        return [self.by_warp("moe_gate", args, (self.logits_of_lane, self.renormalize)), self.sort(exchange)]
 
     @property
     def permute(self) -> Launch:
@@ -332,7 +337,7 @@ class MoeRouted(Workload):
         top_k = ("logits", "probabilities", "expert", "weight", self.tokens, self.experts, self.top_k)
         raw = replace(self.sorted_first("sums"), out="sums", swiglu=False)
         down = replace(self.second, format="sums", out="parts")
-        gate = [self.by_warp("gate_softmax", softmax), self.by_warp("gate_top_k", top_k)]
+        gate = [self.by_warp("gate_softmax", softmax), self.by_warp("gate_top_k", top_k, (self.logits_of_lane,))]
         if self.renormalize:
             grid = cdiv(self.tokens, 128)
             gate.append(Launch("gate_normalize", grid, 128, ("weight", self.tokens, self.top_k), template=(128,)))
