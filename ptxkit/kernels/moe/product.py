@@ -33,6 +33,7 @@ MOST_STAGES = 16
 LARGE_BLOCKS = {256: 1.0, 128: 1.05, 64: 1.25}
 """Tokens of large tiles, and an estimate of the time of a product of one token in them: small tiles are read more often."""
 SMALLEST_BLOCK = 8  # tokens of the smallest tile
+MEMORY_LIMITED = 64  # tokens of the largest tile whose product takes as long as reading the weights
 
 WGMMA_WIDTHS = (64, 128, 256)
 """Weights of a tile."""
@@ -259,10 +260,11 @@ class Product:
 def block_of(tokens: float, *, exact: bool = True) -> int:
     """Tokens of a tile for this number of tokens of an expert; if it is not exact, the mean of many experts.
 
-    Few tokens fit in one tile. Of many, tiles of 256 are multiplied fastest, but the last one of an expert is incomplete, half
-    of it on average.
+    Few tokens fit in one tile. Without the exact number, it has room for three standard deviations more than the mean, because
+    an expert with two tiles reads its weights twice, while larger tiles of so few tokens cost nothing. Of many, tiles of 256
+    are multiplied fastest, but the last one of an expert is incomplete, half of it on average.
     """
-    margin = 0.0 if exact or tokens <= 1 else (tokens - 1) ** 0.5
+    margin = 0.0 if exact or tokens <= 1 else 3 * (tokens - 1) ** 0.5
     if tokens + margin <= 32:
         return next(block for block in (8, 16, 32) if tokens + margin <= block)
 
@@ -355,16 +357,34 @@ def in_steps(v: Array, dtype: Dtype, scales: Array | None = None) -> tuple[Array
 def wgmma_tiles(product: Product, tokens: float, experts: float = 1, *, exact: bool = True) -> Iterator[dict[str, int]]:
     """Tiles for this number of tokens of each of ``experts`` experts (see :func:`block_of`), the most promising first.
 
-    Each tile reads its tokens again, so that it has as many weights as leave each SM four tiles of few tokens, which memory
-    limits, or one of many. Smaller and then larger ones follow.
+    Each tile reads its tokens again, so that one of many tokens has as many weights as leave each SM a tile. Few tokens are
+    limited by memory, see :func:`width_for_few`. Smaller and then larger ones follow.
     """
     first = block_of(tokens, exact=exact)
     for block in (first, *(other for other in LARGE_BLOCKS if other < first)):
         widths = [width for width in WGMMA_WIDTHS if width * block <= 256 * 128]
-        tiles = experts * max(1.0, tokens / block) * (1 if block > 64 else 1 / 4)
-        best = max((w for w in widths if tiles * cdiv(product.n, w) >= 0.8 * product.device.sms), default=min(widths))
+        tiles = experts * max(1.0, tokens / block) / product.device.sms
+        if block <= MEMORY_LIMITED:
+            best = width_for_few(product, block, tiles)
+        else:
+            best = max((w for w in widths if tiles * cdiv(product.n, w) >= 0.8), default=min(widths))
         for width in sorted(widths, key=lambda width: (width > best, abs(width - best))):
             yield from _with_groups(product, {"BW": width, "BT": block, "CONSUMERS": consumers(width)})
+
+
+def width_for_few(product: Product, block: int, tiles: float) -> int:
+    """Weights of a tile of ``block`` tokens, where memory limits the product; ``tiles``: of all tokens, for each SM.
+
+    An SM that gets many tiles of 128 weights reads at full speed. Of few tiles, the last ones leave other SMs without work, so
+    that tiles of 64 weights take less time. Two cases are exceptions: a tile of 64 weights that is smaller than the ring of
+    stages, and one of more than 16 tokens, which are read again for every 64 weights. Tiles have 64 weights in any case where
+    not every SM gets one of 128. The rule was derived from times on an H200 (docs/moe.md).
+    """
+    wide = tiles * cdiv(product.n, 128) * product.parts
+    if wide < (1.0 if block <= 16 else 1.5):
+        return 64
+    ring = product.device.target.limits.shared_bytes_per_cta * 3 // 4
+    return 64 if block <= 16 and wide < 8 and 64 * product.k // product.parts >= ring else 128
 
 
 def _with_groups(product: Product, tile: dict[str, int]) -> Iterator[dict[str, int]]:
