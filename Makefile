@@ -1,5 +1,6 @@
 # make run    compile, run and verify a real kernel, on the GPU if there is one, else in the emulator
-# make test   the test suite: without the tests that are marked slow, and with a sample of the cases of kernel and instruction tests
+# make test   the test suite: without the tests that are marked slow or listed in tests/long_tests.txt, and with a sample of the cases of
+#             kernel and instruction tests
 # make test-all   the whole test suite
 # make lint   ruff, mypy, import directions
 #

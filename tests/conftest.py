@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ptxkit.runtime.device import Device
 
-sys.path.insert(0, str(Path(__file__).parent))  # for ptxkit_processes; tests are imported without their directory
+sys.path.insert(0, str(Path(__file__).parent))  # for ptxkit_*.py; tests are imported without their directory
 
 TOOLKIT_PROGRAMS = {"nvcc", "ptxas", "nvlink", "fatbinary", "cuobjdump", "nvdisasm", "cicc", "cudafe++"}
 
@@ -72,6 +72,8 @@ hypothesis.settings.load_profile("ptxkit")
 SAMPLED = {"kernels": 5, "emulator": 3, "compiler": 2, "inspect": 2, "expression": 3}
 """Folder -> in how many cases of a function one runs, unless a marker says otherwise; ``--slow`` runs all of them."""
 
+pytest_plugins = ["ptxkit_long_tests"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -104,12 +106,23 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of the GPU alone are skipped where there is none, and where another device is requested; slow ones by default."""
+    from ptxkit_long_tests import DEFAULT, listed
+
+    left_out = _not_sampled(items)
     if not config.getoption("--slow"):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="takes more than 30 seconds; make test-all runs it"))
-        for item in _not_sampled(items):
+        for item in left_out:
             item.add_marker(pytest.mark.skip(reason="not in the sample of its cases; make test-all runs it"))
+        long = set() if config.getoption("--device") == "gpu" else listed()
+        for item in items:
+            if item.nodeid in long:
+                item.add_marker(pytest.mark.skip(reason="in tests/long_tests.txt; make test-all runs it"))
+    elif config.getoption("--write-long"):
+        kept = {item.nodeid for item in items if not item.get_closest_marker("slow")} - {item.nodeid for item in left_out}
+        for item in items:
+            item.user_properties.append((DEFAULT, item.nodeid in kept))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         from ptxkit.runtime.device import gpu_present
