@@ -8,8 +8,9 @@ launch takes the longer of the times for memory and for arithmetic. Nothing else
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ptxkit.fusion.graph import Graph, Operation
 from ptxkit.fusion.layout import View, union
@@ -43,33 +44,37 @@ class Group:
         """``"layernorm + gelu"``."""
         return " + ".join(operation.name for operation in self.operations)
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """Names of the operations."""
         return frozenset(operation.name for operation in self.operations)
 
-    @property
+    @cached_property
     def families(self) -> frozenset[str]:
         """The families of the operations."""
         return frozenset(operation.rules.family for operation in self.operations)
 
-    @property
+    @cached_property
     def products(self) -> tuple[Operation, ...]:
         """The matrix products and attentions among the operations."""
         return tuple(operation for operation in self.operations if operation.rules.family in PRODUCTS)
 
-    @property
+    @cached_property
     def rows(self) -> tuple[Operation, ...]:
         """The row operations."""
         return tuple(operation for operation in self.operations if operation.rules.family == "row")
 
-    @property
+    @cached_property
     def results(self) -> frozenset[str]:
         """The tensors that the operations compute, without views."""
         return frozenset(name for operation in self.operations for name in operation.outputs)
 
-    def reads(self) -> dict[str, float]:
+    def reads(self) -> Mapping[str, float]:
         """Tensor from outside the group -> bytes that are read: those of all different elements that its views have."""
+        return self._reads
+
+    @cached_property
+    def _reads(self) -> dict[str, float]:
         inside, found = self.results, dict[str, _Regions]()
         for operation in self.operations:
             for i, name in enumerate(operation.inputs):
@@ -78,8 +83,12 @@ class Group:
                     found.setdefault(memory, _Regions(self.graph, memory)).read(operation, i)
         return {memory: regions.bytes for memory, regions in found.items()}
 
-    def writes(self) -> dict[str, float]:
+    def writes(self) -> Mapping[str, float]:
         """Tensor that something outside the group needs -> bytes that are written: those of the elements that it needs."""
+        return self._writes
+
+    @cached_property
+    def _writes(self) -> dict[str, float]:
         graph, mine = self.graph, self.names
         found: dict[str, _Regions] = {}
 

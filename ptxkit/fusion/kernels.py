@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ptxkit.fusion.cost import Group
@@ -47,12 +48,17 @@ class Kernel:
     roots: tuple[Op, ...]
     use: Callable[[Match], Use | None]
 
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of its operations, sorted."""
+        return sorted(_kinds(self.roots))
+
 
 def uses(group: Group) -> Iterator[Use]:
     """The bundled kernels that compute a group, by their formulas; whether their sizes are permitted is not checked."""
     kinds = sorted(operation.kind for operation in group.operations)
     for kernel in KERNELS:
-        if sorted(_kinds(kernel.roots)) != kinds:
+        if kernel.kinds != kinds:
             continue
         for match in matches(group, kernel.roots):
             use = kernel.use(match)
@@ -65,8 +71,7 @@ def groups(graph: Graph) -> Iterator[Group]:
     kinds = {operation.kind for operation in graph.launches}
     seen = set[frozenset[str]]()
     for kernel in KERNELS:
-        wanted = _kinds(kernel.roots)
-        if len(wanted) > 1 and kinds.issuperset(wanted):
+        if len(kernel.kinds) > 1 and kinds.issuperset(kernel.kinds):
             for group in candidates(graph, kernel.roots):
                 if group.names not in seen:
                     seen.add(group.names)

@@ -164,6 +164,8 @@ def _reduction(flops: float, summary: str, operands: tuple[int, int] = (1, 1)) -
 
     def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
         _check_row(inputs)
+        if len(inputs) > 1 and inputs[1].shape not in ((*inputs[0].shape[:-1], 1), inputs[0].shape[:-1]):
+            raise UsageError(f"the means must be {[*inputs[0].shape[:-1], 1]}, not {list(inputs[1].shape)}")
         return [((*inputs[0].shape[:-1], 1), dtype_of(attributes, inputs[0].dtype))]
 
     names = {"dtype": "the type of the result"}

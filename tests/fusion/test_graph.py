@@ -143,6 +143,7 @@ def test_types_of_four_bits():
         ("top_k", [(6, 8)], {"k": 2, "renormalize": 1}, "'renormalize' must be true or false"),
         ("top_k", [()], {"k": 1}, "no axis"),
         ("routed_linear", [(6, 8), (4, 5, 8), (6, 2)], {}, "the experts must be (..., choices) of s32 or s64"),
+        ("variance", [(4, 8), (6, 4, 8)], {}, "the means must be [4, 1], not [6, 4, 8]"),
         ("softmax", [()], {}, "no axis"),
         ("galu", [(4,)], {}, "did you mean 'gelu'"),
         ("attention", [(4, 8, 8)] * 3, {"causal": "false"}, "'causal' must be true or false, not 'false'"),
