@@ -101,7 +101,7 @@ def main() -> int:
                     print(error)
                     continue
                 offering = [peer for peer in found if peer.offers(workload)]
-                count = METHOD.sets(workload.bytes_needed(), gpu.l2_bytes, gpu.memory_bytes)
+                count = METHOD.sets(workload.work().bytes, workload.bytes_needed(), gpu.l2_bytes, gpu.memory_bytes)
                 sets = BufferSets(workload, gpu, count, SEED) if offering else None
                 for peer in offering:
                     assert sets is not None

@@ -1,12 +1,17 @@
 """Measure many variants and tiles of a sample of shapes on a GPU, from which the choice is fitted and its regret computed.
 
     python scripts/measure_choices.py OUT.jsonl [--sample 40] [--seed 1] [--family rows] [--candidates 24] [--seconds 120]
+        [--peers compile]
 
 The cases are drawn from the grid of ``ptxkit bench shapes``, families in turn. For each, the candidates are the chosen variant
 and tile, every other variant with its first tile, and further tiles of the chosen variant and of its predecessor: all, or where
 there are more than --candidates, half from the preferred ones and half at random. They are compiled in a process for each
 processor. Each is timed with a cold L2, and the fastest four and the chosen one are then timed against each other,
 interleaved. Nothing is verified: the tests of the kernels and ``bench shapes`` do that.
+
+With --peers, these peers are timed among the leaders. ``copy_us`` of a case is the time of copies of as many bytes as it moves
+at least, over arrays that rotate in the same way. ``single_us`` of the chosen candidate and of the peers is that of one call
+between two events, after a kernel that flushes the L2 cache.
 
 One JSON line follows for each case, after a first line that names GPU, driver and NVRTC. ``scripts/fit_choice.py`` and
 ``scripts/regret.py`` read the file.
@@ -27,8 +32,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from ptxkit.bench.measure.candidates import BufferSets, VariantCandidate
+from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
 from ptxkit.bench.measure.method import Method
+from ptxkit.bench.peers import peers as peers_named
 from ptxkit.bench.shapes.grid import FAMILIES, Shape, grid
 from ptxkit.errors import PtxkitError
 from ptxkit.targets.gpus import DeviceFacts
@@ -41,6 +47,7 @@ METHOD = Method(sample_us=300.0, calls=200, minimum=8, modes=("cold",), percenti
 MOST_BYTES = 1 << 28  # of a case, and
 MOST_FLOPS = 1 << 37  # its flops: inputs are generated on the host
 LEADERS, ROUNDS = 4, 12
+SINGLE = 20  # samples of single calls
 SLOW = 4.0  # times the best so far after which a candidate gets three samples only
 Candidate = tuple[str, dict[str, Any]]
 
@@ -82,13 +89,16 @@ class Case:
     def __init__(self, device: Any, shape: Shape, seed: int) -> None:
         self.device = device
         workload = shape.workload
-        count = METHOD.sets(workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
+        count = METHOD.sets(workload.work().bytes, workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
         self.sets = BufferSets(workload, device, count, seed)
 
-    def graph(self, candidate: Candidate, best_us: float) -> tuple[Any, int, list[float]]:
-        """A graph of a candidate, its number of calls, and the first samples in microseconds of a call."""
+    def variant(self, candidate: Candidate) -> VariantCandidate:
+        """A candidate whose programs are in the compile cache."""
         name, tile = candidate
-        made = VariantCandidate(self.sets, self.sets.workload.variant(name), tile)
+        return VariantCandidate(self.sets, self.sets.workload.variant(name), tile)
+
+    def graph(self, made: Any, best_us: float) -> tuple[Any, int, list[float]]:
+        """A graph of a candidate or peer, its number of calls, and the first samples in microseconds of a call."""
         timing, sets = self.device.timing, len(self.sets)
         rotation = made.replay(range(sets))
         call_us = min(timing.replays(rotation, 3, warm=False)) / sets
@@ -97,19 +107,28 @@ class Case:
         samples = 3 if call_us > SLOW * best_us else METHOD.minimum
         return replay, calls, [t / calls for t in timing.replays(replay, samples, warm=False)]
 
-    def measured(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-        """A row for each candidate; the chosen one, which is the first, and the leaders have ``leader_us``."""
+    def single_us(self, made: Any) -> float:
+        """The time of one call after a flush of the L2 cache."""
+        return round(statistics.median(self.device.timing.replays(made.replay([0]), SINGLE, warm=False)), 4)
+
+    def measured(self, candidates: Sequence[Candidate], peers: Sequence[Any]) -> list[dict[str, Any]]:
+        """A row for each candidate and peer; the first one, which is chosen, the leaders and the peers have ``leader_us``."""
         rows: list[dict[str, Any]] = []
-        graphs = []
+        graphs: list[tuple[Any, int]] = []
         best = float("inf")
-        for name, tile in candidates:
-            row: dict[str, Any] = {"variant": name, "tile": tile}
+        offering = [peer for peer in peers if peer.offers(self.sets.workload)]
+        for which in (*candidates, *offering):
+            own = isinstance(which, tuple)
+            row: dict[str, Any] = {"variant": which[0], "tile": which[1]} if own else {"peer": which.name}
             rows.append(row)
             try:
-                replay, calls, times = self.graph((name, tile), best)
+                made: Any = self.variant(which) if own else PeerCandidate(self.sets, which)
+                replay, calls, times = self.graph(made, best)
+                if not own or len(rows) == 1:
+                    row["single_us"] = self.single_us(made)
             except PtxkitError as error:
                 row["error"] = str(error).splitlines()[0]
-                graphs.append(None)
+                graphs.append((None, 0))
                 if self.device.lost:
                     raise
                 continue
@@ -117,7 +136,8 @@ class Case:
             best = min(best, row["us"])
             graphs.append((replay, calls))
         timed = sorted((i for i, row in enumerate(rows) if "us" in row), key=lambda i: rows[i]["us"])
-        leaders = list(dict.fromkeys([*timed[:LEADERS], *([0] if "us" in rows[0] else [])]))
+        compared = [i for i in timed if i == 0 or "peer" in rows[i]]
+        leaders = list(dict.fromkeys([*timed[:LEADERS], *compared]))
         samples: dict[int, list[float]] = {i: [] for i in leaders}
         for _ in range(ROUNDS):
             for i in random.sample(leaders, len(leaders)):
@@ -128,6 +148,11 @@ class Case:
             quartiles = statistics.quantiles(times, n=4)
             rows[i]["spread_us"] = round((quartiles[2] - quartiles[0]) / 2, 4)
         return rows
+
+    def copy_us(self) -> float:
+        """The time of a copy that moves as many bytes as the case, over as many arrays."""
+        half = max(16, self.sets.workload.work().bytes // 2)
+        return round(statistics.median(self.device.timing.rotating_copy(half, len(self.sets), SINGLE)), 4)
 
 
 def sampled(seed: int, count: int, families: Sequence[str]) -> list[Shape]:
@@ -151,6 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--family", action="append", default=[], metavar="FAMILY")
     parser.add_argument("--candidates", type=int, default=24, metavar="N", help="tiles beside the first of each variant")
+    parser.add_argument("--peers", default="", metavar="NAMES", help="also time these peers, such as torch,compile")
     parser.add_argument("--seconds", type=float, default=120.0, help="end after this time; what was measured is written")
     given = parser.parse_args(arguments)
     begin = time.monotonic()
@@ -158,6 +184,7 @@ def main(arguments: Sequence[str]) -> int:
     from ptxkit.runtime.device import timed_device
 
     shapes = sampled(given.seed, given.sample, given.family)
+    peers = peers_named(given.peers.split(","))[0] if given.peers else []
     try:
         device: Any = timed_device()
     except PtxkitError as error:
@@ -184,7 +211,8 @@ def main(arguments: Sequence[str]) -> int:
                 break
             try:
                 candidates = future.result()
-                rows = Case(device, shape, given.seed).measured(candidates)
+                case = Case(device, shape, given.seed)
+                rows, copy_us = case.measured(candidates, peers), case.copy_us()
             except PtxkitError as error:
                 print(f"{shape.workload.name} {shape.workload.size_text()}: {error}", file=sys.stderr)
                 if device.lost:
@@ -192,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             w = shape.workload
             line = {"family": shape.family, "origin": shape.origin, "kernel": w.name, "sizes": w.sizes, "options": w.options}
-            print(json.dumps({**line, "rows": rows}), file=out, flush=True)
+            print(json.dumps({**line, "copy_us": copy_us, "rows": rows}), file=out, flush=True)
             done, count = done + 1, count + len(rows)
         compiling = list(getattr(pool, "_processes", {}).values())
         pool.shutdown(wait=False, cancel_futures=True)

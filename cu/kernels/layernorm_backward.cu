@@ -12,8 +12,10 @@
 //   this one, and accumulate dgamma and dbeta in registers; `layernorm_backward_finish` adds the partial sums up. With
 //   STAGES, rows are prefetched through TMA.
 // - `layernorm_backward_warp_specialized`: the same with producer warps that issue the copies.
+// - `layernorm_backward_one_launch`: some CTAs compute dx, others the sums over rows, each from x and dy, which stay in L2.
 // - `layernorm_backward_streamed`: dx of rows that no cluster's registers hold.
 #include "ptxkit/rows/backward.cuh"
+#include "ptxkit/rows/backward_one_launch.cuh"
 #include "ptxkit/rows/backward_warp_specialized.cuh"
 #include "ptxkit/rows/backward_rows.cuh"
 
@@ -118,6 +120,13 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_streamed(const T* 
     backward_chunked_row<true, T, THREADS, VECTORS, CTAS>(x, dy, gamma, means, rstds, dx, rows, cols);
 }
 
+template <class T, class Tile, int SPLIT>
+__global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
+layernorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
+                              T* dgamma, T* dbeta, int rows, int cols, int column_ctas) {
+    backward_in_one_launch<true, T, Tile, SPLIT>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols, column_ctas);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // The same with an activation
 
@@ -156,4 +165,13 @@ __global__ void __launch_bounds__(THREADS) layernorm_activation_backward_streame
     const T* x, const T* dy, const T* gamma, const T* beta, const float* means, const float* rstds, T* dx, int rows,
     int cols) {
     backward_chunked_row<true, T, THREADS, VECTORS, CTAS, A>(x, dy, gamma, means, rstds, dx, rows, cols, beta);
+}
+
+template <class T, Activation A, class Tile, int SPLIT>
+__global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
+layernorm_activation_backward_one_launch(const T* x, const T* dy, const T* gamma, const T* beta, const float* means,
+                                         const float* rstds, T* dx, T* dgamma, T* dbeta, int rows, int cols,
+                                         int column_ctas) {
+    backward_in_one_launch<true, T, Tile, SPLIT, A>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols,
+                                                    column_ctas, beta);
 }

@@ -10,8 +10,10 @@
 //   this one, and accumulate dgamma in registers; `rmsnorm_backward_finish` adds the partial sums up. With STAGES, rows
 //   are prefetched through TMA.
 // - `rmsnorm_backward_warp_specialized`: the same with producer warps that issue the copies.
+// - `rmsnorm_backward_one_launch`: some CTAs compute dx, others the sums over rows, each from x and dy, which stay in L2.
 // - `rmsnorm_backward_streamed`: dx of rows that no cluster's registers hold.
 #include "ptxkit/rows/backward.cuh"
+#include "ptxkit/rows/backward_one_launch.cuh"
 #include "ptxkit/rows/backward_warp_specialized.cuh"
 #include "ptxkit/rows/backward_rows.cuh"
 
@@ -97,4 +99,11 @@ template <class T, int THREADS, int VECTORS, int CTAS>
 __global__ void __launch_bounds__(THREADS) rmsnorm_backward_streamed(const T* x, const T* dy, const T* gamma,
                                                                      const float* rstds, T* dx, int rows, int cols) {
     backward_chunked_row<false, T, THREADS, VECTORS, CTAS>(x, dy, gamma, nullptr, rstds, dx, rows, cols);
+}
+
+template <class T, class Tile, int SPLIT>
+__global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
+rmsnorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx,
+                            T* dgamma, int rows, int cols, int column_ctas) {
+    backward_in_one_launch<false, T, Tile, SPLIT>(x, dy, gamma, nullptr, rstds, dx, dgamma, nullptr, rows, cols, column_ctas);
 }

@@ -36,6 +36,9 @@ class Setup:
         limit_s: for one case on a cluster; None for the default.
         stop_after_s: see :class:`~ptxkit.bench.measure.benchmark.Benchmark`.
 
+    Attributes:
+        peers: that this process measures.
+
     Raises:
         UsageError: an unknown peer, also in the emulator. UnavailableError: a peer that was named cannot be used here.
     """
@@ -65,6 +68,7 @@ class Setup:
         if not is_timed(device) or cluster is not None:
             found, absent = [], []
         refuse_absent(peers, absent)
+        self.peers = found
         bench = Benchmark(
             device,
             found,

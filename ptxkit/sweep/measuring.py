@@ -210,7 +210,7 @@ class Bench:
         self.device = gpu
         self.facts = gpu.facts()
         workload = problem.workload
-        count = SCREENING.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
+        count = SCREENING.sets(workload.work().bytes, workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
         self.checks = DeviceVerification(self.device, self.sets.cases[0], problem.chosen)
         self._canary: Canary | None = None

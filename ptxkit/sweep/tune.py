@@ -134,7 +134,7 @@ class Tuning:
             modes=("cold",),
             percentiles=False,
         )
-        count = method.sets(self.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
+        count = method.sets(self.workload.work().bytes, self.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
         target = self.candidates[0].resolved.target
         sets = BufferSets(self.workload, device, count, self.seed, target)
         compile_ahead([option.resolved for option in self.candidates], say)

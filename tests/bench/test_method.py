@@ -16,13 +16,13 @@ MB = 1 << 20
 @given(st.integers(1, 1 << 40))
 def test_rotated_buffers_exceed_twice_the_cache(footprint):
     method, l2 = Method(calls=10**9), 50 * MB
-    sets = method.sets(footprint, l2, 1 << 60)
+    sets = method.sets(footprint, 4 * footprint, l2, 1 << 60)
     assert sets >= 2
     assert (sets - 1) * footprint >= 2 * l2  # all other sets are used between two uses of a set
 
 
 def test_sets_are_limited_by_memory():
-    assert Method().sets(10 << 30, 50 * MB, 15 << 30) == 1
+    assert Method().sets(1 << 20, 10 << 30, 50 * MB, 15 << 30) == 1
 
 
 @given(st.floats(0.5, 1e5), st.integers(1, 200))

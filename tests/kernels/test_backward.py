@@ -17,7 +17,7 @@ from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 
 KERNELS = [LayernormBackward, RmsnormBackward]
-VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]
+VARIANTS = ["unfused", "fused", "vectorized", "pipelined", "one_launch"]
 ACTIVATIONS = {"relu": lambda z: np.maximum(z, 0), "gelu": gelu_tanh}
 EPS = 1e-3
 f32 = np.float32
@@ -285,3 +285,36 @@ def test_a_preferred_tile_satisfies_the_constraint(kernel, name, rows, cols, dty
     variant = workload.variant(name)
     tile = variant.select_tile(workload, Target.parse("sm_90a"))
     assert tile.items() >= next(iter(variant.prefer(workload))).items()
+
+
+ONE_LAUNCH = [  # rows, cols, dtype, tile
+    (70, 264, "bf16", {"THREADS": 128, "SPLIT": 2}),  # several rows a CTA, some of them past the last one
+    (67, 1021, "f16", {"THREADS": 256, "SPLIT": 4, "SHIFTED": True}),
+    (33, 1021, "bf16", {"THREADS": 256, "SHIFTED": False}),
+    (9, 4097, "bf16", {"THREADS": 128, "VECTORS": 3, "CLUSTER": 2, "SPLIT": 2, "SHIFTED": True}),
+    (17, 2000, "f32", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 4, "SPLIT": 4}),
+    (260, 3, "f32", {"THREADS": 128, "SPLIT": 8}),
+]
+
+
+@pytest.mark.parametrize(("rows", "cols", "dtype", "tile"), ONE_LAUNCH)
+def test_clusters_add_up_columns_and_hold_rows(device, rows, cols, dtype, tile):
+    kernel = KERNELS[cols % 2]
+    check(case_of(device, kernel, rows, cols, dtype), "one_launch", {"VECTORS": 1, "CLUSTER": 1, "SPLIT": 1, **tile})
+
+
+def test_one_launch_with_an_activation_in_clusters(device):
+    case = case_of(device, LayernormBackward, 40, 700, "bf16", activation="gelu")
+    check(case, "one_launch", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1, "SPLIT": 2})
+
+
+def test_one_launch_has_no_races_and_reads_nothing_uninitialised():
+    settings = EmulatorSettings(racecheck=True, initcheck=True)
+    case = case_of(EmulatedDevice(settings=settings), LayernormBackward, 19, 520, "bf16")
+    check(case, "one_launch", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1, "SPLIT": 2})
+
+
+def test_one_launch_is_objected_to_where_l2_does_not_hold_x_and_dy():
+    slower = RmsnormBackward.variants()["one_launch"].slower
+    assert slower(RmsnormBackward(rows=64, cols=4096)) is None
+    assert "do not stay in L2" in slower(RmsnormBackward(rows=16384, cols=4096))

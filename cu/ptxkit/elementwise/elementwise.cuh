@@ -1,8 +1,8 @@
 // Element-wise kernels: vectors of elements, which are converted to f32 for arithmetic, and the loops over an array
 // that these kernels share.
 //
-// Arrays may have any length and alignment. If all pointers are aligned to 16 bytes, complete tiles are accessed with
-// 128-bit accesses. Otherwise, and in an incomplete last tile, elements are accessed individually, and adjacent lanes
+// Arrays may have any length and alignment. If all pointers are aligned to 16 bytes, complete vectors are accessed with
+// 128-bit accesses. Otherwise, and in an incomplete last vector, elements are accessed individually, and adjacent lanes
 // access adjacent elements.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
@@ -168,6 +168,15 @@ __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load 
         } else {
             const unsigned count = n - begin < tile ? n - begin : tile;
             unsigned i = threadIdx.x;
+            if (aligned) {  // the incomplete last tile: its complete vectors, then the elements of an incomplete one
+                const unsigned whole = count / WIDTH;
+#pragma unroll 1
+                for (unsigned vector = threadIdx.x; vector < whole; vector += THREADS) {
+                    load(0, begin + vector * WIDTH);
+                    store(0, begin + vector * WIDTH);
+                }
+                i = whole * WIDTH + (THREADS - 1 - threadIdx.x);  // warps without a vector, which need not wait for it
+            }
             for (; i + 3 * THREADS < count; i += 4 * THREADS) {  // four loads in flight
 #pragma unroll
                 for (int k = 0; k < 4; k++) one(begin + i + k * THREADS);

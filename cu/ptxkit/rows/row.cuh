@@ -137,7 +137,7 @@ struct RowRecords {
         } else {
             if (laneid() == 0) all[warp] = mine;
             if constexpr (S::groups == 1 && S::whole_cta) barrier_sync();
-            else barrier_sync_below<S::groups>(group, S::LANES);
+            else barrier_sync_below<(S::groups < 16 ? S::groups : 16)>(group, S::LANES);  // more groups are within warps
         }
         return all;
     }

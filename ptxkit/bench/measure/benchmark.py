@@ -193,7 +193,7 @@ class Benchmark:
 
     def _timed(self, plan: Plan, workload: Workload, plans: Sequence[Plan], say: Say) -> CaseResult:
         device = self.device
-        count = self.method.sets(workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
+        count = self.method.sets(workload.work().bytes, workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
         sets = BufferSets(workload, device, count, self._seed(plan), self.target)
         compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")

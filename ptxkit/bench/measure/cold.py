@@ -58,7 +58,7 @@ def cold_time(
     Raises:
         PtxkitError: a kernel failed, or the buffers need more memory than there is.
     """
-    count = method.sets(build.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
+    count = method.sets(build.workload.work().bytes, build.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
     sets = BufferSets(build.workload, device, count, seed)
     session = Session(device, sets, method, limit=limit)
     (row,) = session.measure([Unverified(sets, build)], say)

@@ -65,10 +65,16 @@ class Method:
         """Seconds after which a measurement ends with fewer than ``minimum`` samples."""
         return 10 * self.budget_s + 60
 
-    def sets(self, footprint_bytes: int, l2_bytes: int, free_bytes: int) -> int:
-        """Number of sets of buffers over which cold calls rotate: at least two if memory allows."""
-        wanted = max(2, math.ceil(self.cache_factor * l2_bytes / max(1, footprint_bytes)) + 1)
-        return max(1, min(wanted, self.calls, int(free_bytes // max(1, 2 * footprint_bytes))))
+    def sets(self, moved_bytes: int, needed_bytes: int, l2_bytes: int, free_bytes: int) -> int:
+        """Number of sets of buffers over which cold calls rotate: at least two if memory allows.
+
+        Args:
+            moved_bytes: what a call reads and writes at least. Temporaries, which some variants do not use, do not count, so
+                that the arrays that all candidates use do not stay in the cache.
+            needed_bytes: of a set, with the temporaries of all variants. l2_bytes: of the cache. free_bytes: of the device.
+        """
+        wanted = max(2, math.ceil(self.cache_factor * l2_bytes / max(1, moved_bytes)) + 1)
+        return max(1, min(wanted, self.calls, int(free_bytes // max(1, 2 * needed_bytes))))
 
     def calls_for(self, call_us: float, sets: int) -> int:
         """Calls in one sample: complete rotations that take about ``sample_us``."""

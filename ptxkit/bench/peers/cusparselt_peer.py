@@ -39,7 +39,7 @@ class CusparseltPeer(TorchPeer):
         if library is None or not library.is_available():
             raise UnavailableError(f"torch {torch.module.__version__} has no cuSPARSELt")
         call = super().prepare(workload, inputs)
-        product = self._latest[1] if self._latest else None
+        product = self._latest.function if self._latest else None
         if not isinstance(product, (SparseProduct, SparseGatedFfn)):
             return call
 

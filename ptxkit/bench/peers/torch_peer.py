@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.bench.peers import torch_ops
@@ -18,6 +19,20 @@ WARM_UP = 3  # warm-up calls: torch.compile compiles in the first, and the alloc
 BY_ORDER = tuple(map(str, range(100)))  # names of outputs, if the workload declares none
 
 
+@dataclass
+class Prepared:
+    """The function of the workload that was prepared last, which all sets of buffers share.
+
+    Attributes:
+        takes: names of its arguments. launches: kernels of a call; 0 before the first one.
+    """
+
+    workload: Workload
+    function: Callable[..., Any]
+    takes: tuple[str, ...]
+    launches: int = 0
+
+
 class TorchPeer(Peer):
     """One kernel per operation, as in torch's eager mode."""
 
@@ -28,8 +43,7 @@ class TorchPeer(Peer):
     def __init__(self) -> None:
         super().__init__()
         self._torch: Torch | None = None
-        # the workload prepared last, its function, and the inputs of the function
-        self._latest: tuple[Workload, Callable[..., Any], tuple[str, ...]] | None = None
+        self._latest: Prepared | None = None
 
     def offers(self, workload: Workload) -> bool:
         """See :meth:`Peer.offers`."""
@@ -41,21 +55,22 @@ class TorchPeer(Peer):
         definition = torch_ops.find(workload)
         if definition is None:
             raise ValueError(f"{self.name} does not offer {workload.name}")
-        if self._latest is None or self._latest[0] != workload:
+        if self._latest is None or self._latest.workload != workload:
             written = self.written(workload, definition, torch)
-            self._latest = (workload, self.made(written, definition, torch), definition.takes(written))
-        _, function, wanted = self._latest
-        launch = Launch(torch, function, list(torch.arguments({name: inputs[name] for name in wanted}).values()))
+            self._latest = Prepared(workload, self.made(written, definition, torch), definition.takes(written))
+        latest = self._latest
+        given = torch.arguments({name: inputs[name] for name in latest.takes})
+        launch = Launch(torch, latest.function, list(given.values()))
         with torch.current(), self.warming_up():
-            for _ in range(WARM_UP):
+            for _ in range(1 if latest.launches else WARM_UP):
                 launch()
-        launches = _count(torch, launch)
+        latest.launches = latest.launches or _count(torch, launch)
         return PeerCall(
             launch=launch,
             outputs=launch.slot.outputs(definition.outputs or BY_ORDER),
-            note=f"{launches} launches" if launches > 1 else "",
+            note=f"{latest.launches} launches" if latest.launches > 1 else "",
             host_bound=True,
-            launches=launches,
+            launches=latest.launches,
             random=definition.random(workload),
             tolerance=definition.tolerance,
         )

@@ -51,7 +51,9 @@ FAMILIES = ("rows", "elementwise", "gradients", *(f"product_{kind}" for kind in 
 ROW_KERNELS = ("rmsnorm", "layernorm", "softmax", "scale_mask_softmax", "layernorm_quantize", "fused_l2norm")
 FLAT_KERNELS = ("add_gelu", "quantize_int8", "add_activation", "add_mul_exp", "saxpy")  # take a number of elements
 MATRIX_KERNELS = ("swiglu", "bias_dropout_residual")  # element-wise, take rows and columns
-GRADIENTS = ("rmsnorm_backward", "layernorm_backward")
+NORM_GRADIENTS = ("rmsnorm_backward", "layernorm_backward")
+FLAT_GRADIENTS = ("swiglu_backward", "add_activation_backward")  # element-wise
+GRADIENTS = (*NORM_GRADIENTS, "softmax_backward", *FLAT_GRADIENTS)
 DTYPES = ("bf16", "f32", "f16")
 
 
@@ -251,15 +253,25 @@ def _elementwise(generator: random.Random) -> Rule:
 
 
 def _gradients(generator: random.Random) -> Rule:
-    """Gradients of the norms of models, and of random and awkward rows."""
-    dtypes, kernels = itertools.cycle(DTYPES), itertools.cycle(GRADIENTS)
+    """Gradients of the norms, activations and attention scores of models, and of random and awkward rows."""
+    dtypes, norms, tokens = itertools.cycle(DTYPES), itertools.cycle(NORM_GRADIENTS), itertools.cycle(TOKENS[2:])
     for name, model in DIMENSIONS.items():
-        for tokens in TOKENS[2::2]:
-            yield name, f"{model.norm}_backward", {"rows": tokens, "cols": model.hidden, "dtype": next(dtypes)}
-    for rows, cols in _matrices(generator, RANDOM_COUNT):
-        yield "random", next(kernels), {"rows": rows, "cols": cols, "dtype": next(dtypes)}
+        for count in TOKENS[2::2]:
+            yield name, f"{model.norm}_backward", {"rows": count, "cols": model.hidden, "dtype": next(dtypes)}
+        if model.gated:
+            yield name, "swiglu_backward", {"rows": next(tokens), "cols": model.intermediate, "dtype": next(dtypes)}
+        else:
+            yield name, "add_activation_backward", {"n": next(tokens) * model.intermediate, "dtype": next(dtypes)}
+        yield name, "softmax_backward", {"rows": model.heads * next(tokens), "cols": next(tokens), "dtype": next(dtypes)}
+    of_random = itertools.cycle((*NORM_GRADIENTS, "softmax_backward", "swiglu_backward"))
+    for rows, cols in _matrices(generator, 2 * RANDOM_COUNT):
+        yield "random", next(of_random), {"rows": rows, "cols": cols, "dtype": next(dtypes)}
     for cols in awkward():
-        yield "awkward", next(kernels), {"rows": max(1, (1 << 21) // cols), "cols": cols, "dtype": next(dtypes)}
+        rows = max(1, (1 << 21) // cols)
+        yield "awkward", next(norms), {"rows": rows, "cols": cols, "dtype": next(dtypes)}
+        yield "awkward", "softmax_backward", {"rows": rows, "cols": cols, "dtype": next(dtypes)}
+        yield "awkward", "add_activation_backward", {"n": cols * cols, "dtype": next(dtypes)}
+        next(dtypes)  # so that each kernel gets all types
 
 
 def _products(generator: random.Random, *, aligned: bool) -> Iterator[tuple[str, tuple[int, int, int]]]:

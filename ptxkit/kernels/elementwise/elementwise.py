@@ -148,7 +148,8 @@ def slower_than_scalar(w: Any) -> str | None:
     less time.
     """
     fitting = w.device.sms * w.device.target.limits.warps * 32
-    return f"threads with one element each, up to {fitting:,}, are all resident at once" if w.n <= fitting else None
+    n = w.n if "n" in w.sizes else w.rows * w.cols
+    return f"threads with one element each, up to {fitting:,}, are all resident at once" if n <= fitting else None
 
 
 def scalar(kernel: str, n: int, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:

@@ -19,6 +19,7 @@ from ptxkit.kernels.elementwise.elementwise import (
     launch,
     preferred,
     scalar,
+    slower_than_scalar,
     too_many,
     usable,
 )
@@ -78,7 +79,7 @@ class SwigluBackward(Workload):
         args = ("dy", "gate", "up", "dgate", "dup", n)
         return [scalar("swiglu_backward_fused", n, args, (ELEMENTS[self.dtype][0],))]
 
-    @variant(tile=TILE, constraint=usable(elements, 3), prefer=preferred(elements, 3))
+    @variant(tile=TILE, constraint=usable(elements, 3), prefer=preferred(elements, 3), slower=slower_than_scalar)
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, several in flight per thread."""
         n = elements(self)

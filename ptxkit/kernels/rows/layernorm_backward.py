@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ptxkit import Launch, Tile, variant
-from ptxkit.kernels.rows import backward
+from ptxkit.kernels.rows import backward, backward_one_launch
 
 
 class LayernormBackward(backward.Gradients):
@@ -41,3 +41,13 @@ class LayernormBackward(backward.Gradients):
     def pipelined(self, t: Tile) -> list[Launch]:
         """As vectorized, with rows that TMA prefetches."""
         return backward.vectorized(self, t)
+
+    @variant(
+        tile=backward_one_launch.TILE,
+        constraint=backward_one_launch.usable,
+        prefer=backward_one_launch.preferred,
+        slower=backward_one_launch.slower,
+    )
+    def one_launch(self, t: Tile) -> list[Launch]:
+        """One launch, in which some CTAs compute dx and others the sums over rows, from x and dy in L2."""
+        return backward_one_launch.launches(self, t)

@@ -42,7 +42,7 @@ CTA_COLUMNS = 8192  # columns of a CTA from which on another SM saves more than 
 HELD_COLUMNS = 64  # maximum number of columns of a thread
 FEW_COLUMNS = {True: 32, False: 24}  # the same where all rows are resident; key: whether an SM has at most two CTAs
 LEAST_USED = 7 / 8  # share of the threads that have columns, of shapes that are preferred to others with as many bytes
-SINGLE_VECTORS = 2  # of a thread, where rows of 16 bits are accessed by single columns
+SINGLE_VECTORS = 2  # of a thread, of all arrays, where rows of 16 bits are accessed by single columns
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
         return waves <= 1 and wide * shape.vectors * inputs <= FEW_COLUMNS[shape.resident <= 2]
 
     def order(shape: Shape) -> tuple[Any, ...]:
-        many = single and shape.vectors > SINGLE_VECTORS
+        many = single and shape.vectors * inputs > SINGLE_VECTORS
         if at_once(shape):
             return many, False, shape.cluster, shape.latency_us
         useful = min(shape.useful_bytes, enough)

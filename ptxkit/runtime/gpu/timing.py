@@ -28,6 +28,8 @@ FLUSH_FACTOR = (
     4  # bytes read by a flush, in sizes of the L2; 2 suffice in theory, 4 also for a hashed or partitioned L2
 )
 
+ROTATION_COPIES = 40  # copies in a graph, at least, of which the first ones find no data in L2
+
 
 class Timing:
     """Measures on one device. Times are device time in microseconds."""
@@ -112,6 +114,17 @@ class Timing:
                 copy()
 
         return [t / many for t in self.replays(self.device.graph(copies), samples, warm=True)]
+
+    def rotating_copy(self, nbytes: int, sets: int, samples: int) -> list[float]:
+        """Time of one copy of ``nbytes`` in a graph of copies that rotate over ``sets`` pairs of arrays, in microseconds."""
+        copies = [self._copier(nbytes) for _ in range(sets)]
+        rounds = max(1, ROTATION_COPIES // sets)
+
+        def queue() -> None:
+            for copy in copies * rounds:
+                copy()
+
+        return [t / (rounds * sets) for t in self.replays(self.device.graph(queue), samples, warm=False)]
 
     def copy(self, nbytes: int, samples: int) -> list[float]:
         """Times of copies of ``nbytes`` from device memory to device memory, in microseconds, after two warm-up copies."""

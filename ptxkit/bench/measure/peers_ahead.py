@@ -1,0 +1,152 @@
+"""Compiles the variants and peers of many cases before they are measured, in several processes on the same GPU.
+
+torch.compile and Triton compile for some seconds for each case, one case at a time, while the other cores are idle. The
+processes here prepare every peer of every case once. What they compile stays in the caches of ptxkit, torch and Triton on disk,
+where the measurement finds it. Nothing is timed, and no configuration that a peer chose by timing is kept, because the
+processes disturb each other: the measurement chooses again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import PtxkitError
+
+if TYPE_CHECKING:
+    from ptxkit.bench.cases import Plan
+
+PROCESS_BYTES = 3e9  # memory of a process with torch and a CUDA context
+MOST = 12  # processes: more contexts on a GPU slow each other down
+LIMIT_S = 150.0  # after which the measurement begins; it compiles the rest itself
+ENTRY = "from ptxkit.bench.measure.peers_ahead import prepare_from_stdin; prepare_from_stdin()"
+FEW = 3  # cases for which starting the processes takes as long as it saves
+CHOSEN_AGAIN = {"TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
+"""Variables of the environment, also of the measurement, with which torch.compile keeps code, but no choice by timing."""
+
+Say = Callable[[str], None]
+
+
+def prepare_ahead(plans: Sequence[Plan], peers: Sequence[str], say: Say = lambda what: None) -> int:
+    """Fill the caches for these cases; the measurement reports the errors of those that fail.
+
+    Args:
+        peers: names of the peers to prepare. say: called with a line about the progress.
+
+    Returns:
+        How many cases were prepared.
+    """
+    from ptxkit.workload.memory import free_host_bytes
+
+    free = free_host_bytes()
+    fitting = MOST if free is None else int(free / PROCESS_BYTES)
+    count = min(MOST, fitting, len(os.sched_getaffinity(0)) - 1, len(plans))
+    if len(plans) <= FEW or count < 2:
+        return 0
+    os.environ.update(CHOSEN_AGAIN)
+    waiting: Queue[str] = Queue()
+    for plan in plans:
+        w = plan.workload
+        job = {"kernel": w.name, "fields": {**w.sizes, **w.options}, "variants": plan.variants, "peers": peers}
+        waiting.put(json.dumps(job))
+    done: list[str] = []
+    begin = time.monotonic()
+    with _processes(count) as processes:
+        threads = [threading.Thread(target=_feed, args=(process, waiting, done), daemon=True) for process in processes]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads) and time.monotonic() - begin < LIMIT_S:
+            say(f"preparing peers: {len(done)} of {len(plans)} cases, {time.monotonic() - begin:.0f} s")
+            threads[0].join(0.2)
+            time.sleep(0.2)
+    return len(done)
+
+
+def _feed(process: subprocess.Popen[str], waiting: Queue[str], done: list[str]) -> None:
+    """Give cases to a process until there are none left or it has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(Empty, OSError, ValueError):  # ValueError: its files were closed, because the time is over
+        while True:
+            process.stdin.write(waiting.get_nowait() + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            if not line:
+                return
+            done.append(line)
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
+    environment = {**os.environ, **CHOSEN_AGAIN, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    processes = []
+    try:
+        for _ in range(count):
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", ENTRY],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    env=environment,
+                )
+            )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def prepare_from_stdin() -> None:
+    """Entry point of a process: prepare the cases of the lines of stdin; one line on stdout for each."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what compilers print is no answer
+    from ptxkit.runtime.device import timed_device
+
+    device = timed_device()
+    peers: dict[str, Any] = {}
+    for line in sys.stdin:
+        failed = _prepare(json.loads(line), device, peers)
+        print(json.dumps(failed), file=answers, flush=True)
+
+
+def _prepare(job: Mapping[str, Any], device: Any, known: dict[str, Any]) -> list[str]:
+    """Compile the variants of a case and prepare its peers; the errors."""
+    from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
+    from ptxkit.bench.peers import peers as peers_named
+    from ptxkit.workload import registry
+
+    errors = []
+    try:
+        workload = registry.get(job["kernel"])(**job["fields"])
+        sets = BufferSets(workload, device, 1, 0)
+    except PtxkitError as error:
+        return [str(error)]
+    variants = workload.variants()
+    for name in job["variants"] or variants:
+        try:
+            VariantCandidate(sets, variants[name])
+        except PtxkitError as error:
+            errors.append(str(error))
+    for name in job["peers"]:
+        if name not in known:
+            known[name] = next(iter(peers_named([name])[0]), None)
+        peer = known[name]
+        try:
+            if peer is not None and peer.offers(workload):
+                PeerCandidate(sets, peer)
+        except PtxkitError as error:
+            errors.append(str(error))
+    return errors

@@ -1,0 +1,138 @@
+"""The gradients of norms in one launch, whose x and dy stay in L2: cu/ptxkit/rows/backward_one_launch.cuh.
+
+Some CTAs compute dx, with rows in registers, and others the sums over rows, 32 columns each. The order of the tiles follows
+from a prediction of the time by named terms, :func:`predicted_us`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.measured import resident_bytes
+from ptxkit.kernels.rows import backward
+from ptxkit.kernels.rows import rows as row
+from ptxkit.targets.sm import NAMED_BARRIERS, WARP
+
+COLUMNS = 32  # that a CTA adds up
+COLUMN_ROWS = 8  # rows that a warp has in flight then, as in the source
+BESIDE = 48  # registers of a thread beside the two rows; SHIFTED_BESIDE: for addresses of rows that begin between vectors
+SHIFTED_BESIDE = 20
+LEAST_REGISTERS = 64  # what a thread of the sums over rows needs
+
+TILE: Mapping[str, list[Any]] = {
+    "THREADS": [512, 256, 1024, 128],  # threads of a CTA
+    "VECTORS": [1, 2, 3, 4, 5, 6, 8],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
+    "SPLIT": [1, 2, 4, 8],  # CTAs of a cluster that share the rows of a sum
+    "CACHE": [0, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: keep, input
+    "SHIFTED": [False, True],  # as in ptxkit.kernels.rows.rows
+}
+
+LATENCY_US = 1.0  # from the start of a CTA to the arrival of its first row, and
+STEP_US = 0.45  # of each further COLUMN_ROWS rows of a warp
+COLUMN_US = 0.012  # of each column of a thread
+EXCHANGE_US = 0.2  # of the sums over the warps of a row
+CLUSTER_US = 0.4  # of the exchange in a cluster
+
+
+def registers(w: Any, t: Tile) -> int:
+    """Registers of a thread, in the multiples that the hardware gives out."""
+    held = 2 * width(w.dtype) * t.VECTORS + BESIDE + SHIFTED_BESIDE * t.SHIFTED
+    return max(LEAST_REGISTERS, cdiv(held, 8) * 8)
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``one_launch``."""
+    available = row.registers(w, t.THREADS)
+    if t.SHIFTED and row.is_aligned(w):
+        return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
+    if registers(w, t) > available:
+        return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
+    if not row.in_registers(w, t):
+        return f"{w.cols} columns do not fit in the registers of {t.CLUSTER} CTAs of {t.THREADS} threads"
+    if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
+        return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
+    if t.CLUSTER > 1 and t.SPLIT != t.CLUSTER:
+        return f"SPLIT={t.SPLIT} is not the size of the clusters, {t.CLUSTER}"
+    if t.THREADS // row.lanes(w, t) > NAMED_BARRIERS and row.lanes(w, t) > WARP:
+        return f"more than {NAMED_BARRIERS} rows of {row.lanes(w, t)} threads per CTA"
+    if t.CLUSTER == 1 < t.SPLIT and w.rows <= t.SPLIT // 2 * COLUMN_ROWS:
+        return f"half of SPLIT={t.SPLIT} covers all {w.rows} rows"
+    return True
+
+
+def grid(w: Any, t: Tile) -> tuple[int, int]:
+    """CTAs that add up columns, and CTAs that compute dx, each in whole clusters."""
+    of_row, _ = row.launched_lanes(w, t)
+    cluster = max(t.CLUSTER, t.SPLIT)
+    of_dx = cdiv(w.rows, t.THREADS // of_row if of_row else 1) * t.CLUSTER
+    return cdiv(w.cols, COLUMNS) * t.SPLIT, cdiv(of_dx, cluster) * cluster
+
+
+def predicted_us(w: Any, t: Tile) -> float:
+    """The time of a tile without that of a launch: of the longest CTA, or of all over those that are resident at a time."""
+    limits, wide = w.device.target.limits, width(w.dtype)
+    _, threads = row.launched_lanes(w, t)
+    resident = min(limits.registers // (registers(w, t) * threads), limits.threads // threads)
+    of_sums, of_dx = grid(w, t)
+    steps = cdiv(w.rows, threads // WARP * t.SPLIT * COLUMN_ROWS)
+    sums_us: float = LATENCY_US + STEP_US * steps + CLUSTER_US * (t.SPLIT > 1)
+    exchange_us = EXCHANGE_US * (row.lanes(w, t) > WARP) + CLUSTER_US * (t.CLUSTER > 1)
+    dx_us: float = LATENCY_US + COLUMN_US * 2 * wide * t.VECTORS + exchange_us
+    all_us: float = (of_sums * sums_us + of_dx * dx_us) / (max(resident, 1) * w.device.sms)
+    return max(sums_us, dx_us) + max(0.0, all_us - min(sums_us, dx_us))
+
+
+def preferred(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles in the order of their predicted times."""
+    shifted = row.moves_shifted(w, 1)
+    names = ("THREADS", "VECTORS", "CLUSTER", "SPLIT")
+    found = []
+    for values in itertools.product(*(TILE[name] for name in names)):
+        tile = {**dict(zip(names, values, strict=True)), "CACHE": 0, "SHIFTED": shifted}
+        t = Tile(tile)
+        if t.CLUSTER <= w.device.target.limits.portable_cluster >= t.SPLIT and usable(w, t) is True:
+            found.append((predicted_us(w, t), tile))
+    yield from (tile for _, tile in sorted(found, key=lambda each: each[0]))
+
+
+def slower(w: Any) -> str | None:
+    """Why the variants with partial sums are faster."""
+    read = 2 * w.rows * w.cols * row.itemsize(w.dtype)
+    if read > resident_bytes(w.device):
+        return f"x and dy have {read:,} bytes, which do not stay in L2 until they are read again"
+    return None
+
+
+def launches(w: Any, t: Tile) -> list[Launch]:
+    """The launch of ``one_launch``."""
+    of_row, threads = row.launched_lanes(w, t)
+    tile = row.VectorizedTile(
+        THREADS=t.THREADS,
+        LANES=of_row,
+        VECTORS=t.VECTORS,
+        CTAS=t.CLUSTER,
+        CACHE=t.CACHE,
+        PREFETCH_WEIGHTS=False,
+        NO_EARLY_LAUNCH=False,
+        FULL_TILE=False,
+        SHIFTED=t.SHIFTED,
+    )
+    of_sums, of_dx = grid(w, t)
+    cluster = max(t.CLUSTER, t.SPLIT)
+    args = ("x", "dy", *backward.weights(w), *backward.statistics(w), "dx", *backward.gradients(w), w.rows, w.cols, of_sums)
+    return [
+        Launch(
+            f"{backward.prefix(w)}_one_launch",
+            of_sums + of_dx,
+            threads,
+            args,
+            0,
+            cluster if cluster > 1 else None,
+            template=(*backward.types(w), tile, t.SPLIT),
+        )
+    ]

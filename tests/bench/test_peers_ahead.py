@@ -1,0 +1,56 @@
+"""Preparing the peers of many cases in several processes: all cases are given out, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from ptxkit.bench.cases import Plan
+from ptxkit.bench.measure import peers_ahead
+from ptxkit.workload import registry
+
+PLANS = [Plan(registry.get("saxpy")(n=n)) for n in range(1, 8)]
+ANSWER = "import sys\nfor line in sys.stdin: print('[]', flush=True)"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that were started, on a machine with four cores and enough memory."""
+    found = []
+    original = subprocess.Popen
+
+    def start(*arguments, **options):
+        found.append(original(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(peers_ahead.subprocess, "Popen", start)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(peers_ahead, "ENTRY", ANSWER)
+    monkeypatch.setenv("TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE", "1")  # which prepare_ahead sets
+    return found
+
+
+def test_every_case_is_prepared_once_and_no_process_is_left(started):
+    assert peers_ahead.prepare_ahead(PLANS, ["torch"]) == len(PLANS)
+    assert len(started) == 3
+    assert all(process.poll() is not None for process in started)
+
+
+def test_processes_that_end_leave_the_cases_to_the_measurement(started, monkeypatch):
+    monkeypatch.setattr(peers_ahead, "ENTRY", "raise SystemExit(1)")
+    assert peers_ahead.prepare_ahead(PLANS, ["torch"]) == 0
+
+
+def test_the_time_is_limited(started, monkeypatch):
+    monkeypatch.setattr(peers_ahead, "ENTRY", "import sys; sys.stdin.read()")
+    monkeypatch.setattr(peers_ahead, "LIMIT_S", 0.5)
+    assert peers_ahead.prepare_ahead(PLANS, ["torch"]) == 0
+    assert all(process.poll() is not None for process in started)
+
+
+def test_few_cases_start_no_processes(started):
+    assert peers_ahead.prepare_ahead(PLANS[: peers_ahead.FEW], ["torch"]) == 0
+    assert not started
