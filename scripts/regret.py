@@ -134,7 +134,7 @@ def of_times(path: Path) -> tuple[list[list[str]], list[list[str]]]:
     for value in values:
         workload = registry.get(value["kernel"])(**value["sizes"], **value["options"])
         choice = choose(workload.on(facts), target=facts.target)
-        timed = [row for row in value["rows"] if "us" in row]
+        timed = [row for row in value["rows"] if "us" in row and "variant" in row]
         best = min(timed, key=_time_us)
         own = [row for row in timed if (row["variant"], row["tile"]) == (choice.variant, choice.tile)]
         if not own:

@@ -123,8 +123,9 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_streamed(const T* 
 template <class T, class Tile, int SPLIT>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 layernorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
-                              T* dgamma, T* dbeta, int rows, int cols, int column_ctas) {
-    backward_in_one_launch<true, T, Tile, SPLIT>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols, column_ctas);
+                              T* dgamma, T* dbeta, int rows, int cols, int column_ctas, int blocks) {
+    backward_in_one_launch<true, T, Tile, SPLIT>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols, column_ctas,
+                                                  blocks);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ template <class T, Activation A, class Tile, int SPLIT>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 layernorm_activation_backward_one_launch(const T* x, const T* dy, const T* gamma, const T* beta, const float* means,
                                          const float* rstds, T* dx, T* dgamma, T* dbeta, int rows, int cols,
-                                         int column_ctas) {
+                                         int column_ctas, int blocks) {
     backward_in_one_launch<true, T, Tile, SPLIT, A>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols,
-                                                    column_ctas, beta);
+                                                    column_ctas, blocks, beta);
 }

@@ -343,7 +343,7 @@ H200 = Measured(
     elementwise=ElementwiseShapes(
         small_vectors=1 << 15,
         one_access_vectors=1 << 18,
-        l2_threads=(1024, 512),
+        l2_threads=(256, 256),
         vectors=(4, 2),
         compute_bound={"THREADS": 128, "VECTORS": 2, "CACHE": 0},  # small CTAs, of which the last leave few SMs idle
     ),

@@ -20,24 +20,27 @@ template <class T, class Tile>
 constexpr int one_launch_ctas = OneLaunchCtas<T, Tile>::value;
 
 // The sum of `count` partial sums of a column, in f64 and in ascending order.
-__device__ __forceinline__ Pair total_of_column(const Pair (*parts)[32], unsigned column, unsigned count) {
+__device__ __forceinline__ Pair total_of_column(const Pair (*parts)[32], unsigned column, unsigned count,
+                                                unsigned distance = 1) {
     double first = 0, second = 0;
-    for (unsigned i = 0; i < count; i++) first += parts[i][column].x, second += parts[i][column].y;
+    for (unsigned i = 0; i < count * distance; i += distance) first += parts[i][column].x, second += parts[i][column].y;
     return {static_cast<float>(first), static_cast<float>(second)};
 }
 
-// Sums over rows of dy * n and of dy for 32 columns, one for each lane. The warps of SPLIT CTAs, of rank `rank`, take rows in
-// turn, and the first CTA writes the sums of all, which are added in a fixed order. Of each thread, the sums are in f32, in
-// COLUMN_ROWS / 2 parts; those of the warps are added in f64.
+// Sums over rows of dy * n and of dy for `blocks` blocks of 32 columns, of which block number `block` is the first. A lane has a
+// column, and the warps of a block take rows in turn. `blocks` divides the number of warps. With SPLIT there is one block, whose
+// rows SPLIT CTAs share; the first one of them writes the sums. Of each thread, the sums are in f32, in COLUMN_ROWS / 2 parts;
+// those of warps and CTAs are added in f64, in a fixed order.
 template <bool CENTERED, class T, int THREADS, int SPLIT, Activation A>
 __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T* gamma, const T* beta,
                                                 const float* means, const float* rstds, T* dgamma, T* dbeta,
-                                                unsigned rows, unsigned cols, unsigned block) {
+                                                unsigned rows, unsigned cols, unsigned block, unsigned blocks) {
     constexpr int PARTS = COLUMN_ROWS / 2;
     __shared__ Pair of_warps[THREADS / 32][32];
     __shared__ Pair of_ctas[SPLIT][32];  // in the first CTA of the cluster
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = SPLIT > 1 ? cluster_ctarank() : 0;
-    const unsigned warps = blockDim.x / 32, step = warps * SPLIT, c = block * 32 + lane;
+    const unsigned warps = blockDim.x / 32 / blocks, step = warps * SPLIT;  // of a block
+    const unsigned c = (block + warp % blocks) * 32 + lane;
     const bool active = c < cols;
     Pair part[PARTS] = {};
     float weight = 0, shift = 0;
@@ -52,20 +55,22 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
     };
     if (active) {
 #pragma unroll 1
-        for (size_t r = rank * warps + warp; r < rows; r += COLUMN_ROWS * step) {
-            float of_x[COLUMN_ROWS], of_dy[COLUMN_ROWS], mean[COLUMN_ROWS], rstd[COLUMN_ROWS];
+        for (unsigned r = rank * warps + warp / blocks; r < rows; r += COLUMN_ROWS * step) {
+            T of_x[COLUMN_ROWS], of_dy[COLUMN_ROWS];
+            float mean[COLUMN_ROWS], rstd[COLUMN_ROWS];
+            // Rows past the last one are the last row with dy 0: no load depends on a branch, so that all are in flight.
 #pragma unroll
             for (int k = 0; k < COLUMN_ROWS; k++) {
-                const size_t row = r + k * step;
-                of_x[k] = of_dy[k] = mean[k] = rstd[k] = 0.0f;
-                if (row < rows) {
-                    of_x[k] = load_element(x + (row * cols + c)), of_dy[k] = load_element(dy + (row * cols + c));
-                    rstd[k] = __ldg(rstds + row);
-                    if (CENTERED) mean[k] = __ldg(means + row);
-                }
+                const unsigned row = ::min(r + k * step, rows - 1);
+                const size_t i = static_cast<size_t>(row) * cols + c;
+                of_x[k] = x[i], of_dy[k] = dy[i];
+                rstd[k] = rstds[row], mean[k] = CENTERED ? means[row] : 0.0f;
             }
 #pragma unroll
-            for (int k = 0; k < COLUMN_ROWS; k++) add(of_x[k], of_dy[k], mean[k], rstd[k], part[k % PARTS]);
+            for (int k = 0; k < COLUMN_ROWS; k++) {
+                const float given = r + k * step < rows ? to_f32(of_dy[k]) : 0.0f;
+                add(to_f32(of_x[k]), given, mean[k], rstd[k], part[k % PARTS]);
+            }
         }
     }
 #pragma unroll
@@ -76,7 +81,7 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
     of_warps[warp][lane] = part[0];
     barrier_sync();
     Pair sum = {};
-    if (warp == 0) sum = total_of_column(of_warps, lane, warps);
+    if (warp < blocks) sum = total_of_column(of_warps + warp, lane, warps, blocks);
     if constexpr (SPLIT > 1) {
         barrier_cluster_wait_acquire();  // all CTAs of the cluster have started
         if (warp == 0) {
@@ -89,7 +94,7 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
         if (rank > 0) return;
         if (warp == 0) sum = total_of_column(of_ctas, lane, SPLIT);
     }
-    if (warp > 0 || !active) return;
+    if (warp >= blocks || !active) return;
     dgamma[c] = Convert<T>::from_f32(sum.x);
     if (CENTERED) dbeta[c] = Convert<T>::from_f32(sum.y);
 }
@@ -126,19 +131,20 @@ __device__ __forceinline__ void gradient_of_row(const T* x, const T* dy, const T
     layout.template store<Tile::CACHE>(dx, w);
 }
 
-// A cluster has Tile::CTAS CTAS if they hold a row, and SPLIT CTAs if they share columns; where both are above 1 they are equal.
-// The first `column_ctas` CTAs of the grid add up columns.
+// A cluster has Tile::CTAS CTAs if they hold a row, and SPLIT CTAs if they share columns; where both are above 1 they are
+// equal. The first `column_ctas` CTAs of the grid add up columns, SPLIT of them `blocks` blocks of 32.
 template <bool CENTERED, class T, class Tile, int SPLIT, Activation A = NONE>
 __device__ __forceinline__ void backward_in_one_launch(const T* x, const T* dy, const T* gamma, const float* means,
                                                        const float* rstds, T* dx, T* dgamma, T* dbeta, int rows,
-                                                       int cols, int column_ctas, const T* beta = nullptr) {
+                                                       int cols, int column_ctas, int blocks, const T* beta = nullptr) {
     constexpr int cluster = SPLIT > Tile::CTAS ? SPLIT : Tile::CTAS;
-    static_assert(Tile::CTAS == 1 || SPLIT == Tile::CTAS, "the clusters of a grid have one size");
+    static_assert(Tile::CTAS == 1 || SPLIT == 1 || SPLIT == Tile::CTAS, "the clusters of a grid have one size");
     follow_previous_grid();
     if constexpr (cluster > 1) barrier_cluster_arrive_relaxed();
     if (blockIdx.x < column_ctas) {
-        sums_of_columns<CENTERED, T, Tile::THREADS, SPLIT, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows, cols,
-                                                              blockIdx.x / SPLIT);
+        sums_of_columns<CENTERED, T, Tile::THREADS, SPLIT, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows,
+                                                              cols, blockIdx.x / SPLIT * blocks, blocks);
+        if constexpr (cluster > 1 && SPLIT == 1) barrier_cluster_wait_acquire();
     } else {
         gradient_of_row<CENTERED, T, Tile, A>(x, dy, gamma, beta, means, rstds, dx, rows, cols, column_ctas);
         if constexpr (cluster > 1 && Tile::CTAS == 1) barrier_cluster_wait_acquire();

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
-from ptxkit.kernels.elementwise.elementwise import TILE, stays_in_l2, width
+from ptxkit.kernels.elementwise.elementwise import TILE, width
+from ptxkit.kernels.measured import keep_input_bytes, measured
 
 ROW_TILE: Mapping[str, list[int]] = {
     "THREADS": TILE["THREADS"],  # threads of a CTA
@@ -45,9 +46,11 @@ def usable(inputs: int) -> Callable[[Any, Tile], bool | str]:
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
-    """Tiles by size. Small: one thread per vector. Large: more bytes in flight per thread, and L2 keeps the inputs."""
-    if stays_in_l2(w):
-        yield {"THREADS": 128 if w.rows * w.cols <= 1 << 17 else 256, "ROWS": 1}
+    """Tiles by size. Up to several times the L2 cache: one thread per vector. Larger: more bytes in flight per thread, and L2
+    keeps the inputs."""
+    small = w.rows * w.cols <= measured(w.device).elementwise.small_vectors * width(w.dtype)
+    if w.work().bytes < keep_input_bytes(w.device):
+        yield {"THREADS": 128 if small else 256, "ROWS": 1}
     else:
         yield {"THREADS": 256, "ROWS": 2, "CACHE": 4}
     yield {"THREADS": 128, "ROWS": 1, "CACHE": 4}

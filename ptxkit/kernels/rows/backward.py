@@ -133,7 +133,10 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
         threads *= 2
     while cluster < 8 and wide * vectors * threads * cluster < w.cols:
         cluster *= 2
-    yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
+    tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
+    if 2 * w.cols <= wide * WARP:  # rows share warps, and each has partial sums of its own
+        yield tile | {"PARTIALS": partials(w, MOST_PARTIALS // SMS)}
+    yield tile
     yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
 
 
@@ -144,6 +147,10 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
         t = Tile({"CLUSTER": 1, "PARTIALS": partials(w, 1)} | tile)
         if w.rows >= 8 * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
             yield tile
+    wide = width(w.dtype)
+    vectors = 16 // (2 * wide) or 1
+    if w.rows > w.device.sms and 64 * wide < w.cols <= 512 * wide * vectors:
+        yield {"THREADS": 512, "VECTORS": vectors}  # several rows at a time, for each of which the next ones are loaded
     yield from preferred(w)
 
 

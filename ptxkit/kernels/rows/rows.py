@@ -158,18 +158,24 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     return check
 
 
-def moves_shifted(w: Any, weights: int) -> bool:
+def moves_shifted(w: Any, weights: int, long_columns: int = LONG_COLUMNS) -> bool:
     """Whether rows that begin between two vectors should move in vectors, with SHIFTED.
 
     Single columns of 16 bits take eight times as many accesses. The vectors of weights, which are put together from two, cost
     arithmetic; and in short rows there are few vectors beside the first and the last one.
     """
-    least = WARP * width(w.dtype) if weights < 2 else LONG_COLUMNS
+    least = WARP * width(w.dtype) if weights < 2 else long_columns
     return width(w.dtype) == 8 and not is_aligned(w) and w.cols >= least
 
 
 def preferred(
-    beside: int, weights: int = 0, cache: int = 4, early: bool = False
+    beside: int,
+    weights: int = 0,
+    cache: int = 4,
+    early: bool = False,
+    *,
+    prefetched: bool = True,
+    long_columns: int = LONG_COLUMNS,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`: in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`.
 
@@ -179,6 +185,8 @@ def preferred(
             latency of a row and takes registers.
         cache: CACHE for arrays several times larger than L2.
         early: whether PREFETCH_WEIGHTS is faster for many rows of f32 as well.
+        prefetched: whether it is faster for few rows. long_columns: columns from which SHIFTED is faster with two arrays of
+            weights.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
@@ -186,10 +194,10 @@ def preferred(
         for most, (of_cta, held) in measured(w.device).rows.chunked.get(w.name, {}).items():
             if wide == 4 and large and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
-        common: dict[str, Any] = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights)}
+        common: dict[str, Any] = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights, long_columns)}
         for shape in shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"]):
             tile = shape.tile | common
-            hidden = shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
+            hidden = prefetched and shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
             if weights and shape.vectors * wide <= 16 and (hidden or (early and wide == 4)):
                 yield tile | {"PREFETCH_WEIGHTS": True}
             yield tile
