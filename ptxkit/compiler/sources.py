@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ptxkit.errors import UsageError
-from ptxkit.files import decode, read_text
+from ptxkit.files import decode, read_bytes, read_text
 
 
 def is_path(source: str | os.PathLike[str]) -> bool:
@@ -35,7 +35,7 @@ def read_source(source: str | os.PathLike[str], name: str | None, default_name: 
         raise UsageError("the source is empty: give a path, or a text that holds a newline or a brace")
     path = Path(source)
     try:
-        text = read_text(path, legacy=path.suffix == ".cu")
+        text = _read(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UsageError(_unreadable(source, error)) from error
     path = path.absolute()
@@ -67,3 +67,10 @@ def split_entry(words: str, suffixes: Iterable[str] = SOURCE_SUFFIXES) -> tuple[
         if Path(path).is_file():
             return Path(path), entry
     return (Path(found[0][0]), found[0][1]) if found else (None, "")
+
+
+def _read(path: Path) -> str:
+    """The text of a source; PTX that a program has saved as NVRTC returns it ends with a NUL, at which ptxas stops, too."""
+    if path.suffix == ".ptx":
+        return decode(read_bytes(path).rstrip(b"\0"), str(path))
+    return read_text(path, legacy=path.suffix == ".cu")

@@ -202,6 +202,10 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
         _fixed("static assertion", "meet the condition that the message names, mostly with --define"),
     ),
     (
+        r"requires PTX ISA \.version",
+        _fixed("PTX version", "raise .version to the one that the error names"),
+    ),
+    (
         r"Unsupported \.version|is newer than nvJitLink",
         _fixed("PTX version", "lower .version, or run: pip install -U nvidia-nvjitlink"),
     ),

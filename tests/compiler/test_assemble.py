@@ -222,3 +222,8 @@ def test_dynamic_shared_memory_is_aligned_or_refused(device):
         return
     device.load(image)["k"](out, grid=1, block=1, shared=2048)
     assert out == [0]
+
+
+def test_ptx_that_was_saved_with_its_nul_is_read(tmp_path):
+    (tmp_path / "k.ptx").write_bytes(b".version 8.0\r\n.target sm_80\r\n.address_size 64\r\n.visible .entry k() { ret; }\r\n\0")
+    assert list(assemble(tmp_path / "k.ptx", target="sm_80").functions) == ["k"]

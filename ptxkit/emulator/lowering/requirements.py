@@ -6,6 +6,8 @@ compares them with the messages of ptxas. Single modifiers that came later than 
 
 from __future__ import annotations
 
+import re
+
 from ptxkit.emulator.simt.orders import name_of
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
@@ -52,7 +54,11 @@ def check_version(where: Where, module: Module) -> None:
     """
     i = where.instruction
     if i.name in _WITHOUT_SYNC and "sync" not in i.modifiers:
-        raise UnsupportedError(f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer)")
+        if _number(module.target) >= 70:
+            raise UnsupportedError(f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer)")
+        raise UnsupportedError(
+            f"{where}: only with .sync and a mask of the lanes: without it, lanes take part that happen to execute it together"
+        )
     if module.version >= _NEWEST:
         return
     name = name_of(i.opcode)
@@ -62,6 +68,12 @@ def check_version(where: Where, module: Module) -> None:
             written, first = (".".join(map(str, v)) for v in (module.version, needed))
             raise UnsupportedError(f"{where}: needs .version {first} or newer; the module has .version {written}")
         name = name.rpartition(".")[0]
+
+
+def _number(target: str) -> int:
+    """90 of ``sm_90a``."""
+    digits = re.search(r"\d+", target)
+    return int(digits[0]) if digits else 0
 
 
 _NEWEST = max(VERSIONS.values())

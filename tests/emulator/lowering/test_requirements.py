@@ -81,6 +81,11 @@ def test_collectives_without_sync_are_refused(statement):
         Run(kernel(statement))(0, 0)
 
 
+def test_collectives_without_sync_in_a_module_for_an_older_target():
+    with pytest.raises(UnsupportedError, match="only with .sync and a mask of the lanes"):
+        Run(kernel("vote.ballot.b32 %r1, %p2;", target="sm_60"))(0, 0)
+
+
 def test_each_form_is_reported_once():
     lines = "alloca.u64 %rd1, 8;\n" * 523 + "lop7.b32 %r1, %r2, %r3;\n"
     with pytest.raises(UnsupportedError) as error:
