@@ -1,14 +1,15 @@
 """Simulates sweeps on 1 to 1,000 GPUs from the times of a measured sweep, and names what limits each.
 
-    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--configurations 10000] [--client-ms 7] [--cores 16]
+    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--configurations 10000] [--cores 16]
 
-The model has three kinds of servers. The client, with the scheduler, hands out every task and receives its result, one at a
-time: this takes ``--client-ms`` for each of the two tasks of a configuration. The ``--cores`` of each GPU's worker compile, and
-its GPU measures one configuration at a time; it is idle until the client has handed it the next one. Times of compiling and
-of measuring are drawn from the journal of a sweep on a GPU, or have an exponential distribution with the means
-``--compile-ms`` and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling
-process are in flight. A measuring process starts in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker
-that measures has compiled them.
+The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--answer-ms`` for each of the
+two answers of a configuration, and ``--bundle-ms`` for each task of Dask. The class :class:`~ptxkit.cluster.placing.Placing`
+itself decides which worker gets how many configurations at a time, and when, on the clock of the simulation. The ``--cores`` of each worker
+compile, and its GPU measures one configuration at a time, in the order of their arrival. Times of compiling and of measuring
+are drawn from the journal of a sweep on a GPU, or have an exponential distribution with the means ``--compile-ms`` and
+``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling process are in flight. A
+measuring process starts in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker that measures has compiled
+them. What the policy itself takes, which grows with the workers and with what waits, is not part of the model.
 
 ``limit`` names the server with the highest share of busy time: ``client``, ``compile`` or ``GPU``; or ``start`` where the
 processes start for more than half of the time.
@@ -25,8 +26,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ptxkit.cluster import placing, seats
+from ptxkit.cluster.dispatch import PLACE_S
+from ptxkit.cluster.placing import Placing
+from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 from ptxkit.sweep.journal import read
 from ptxkit.sweep.run import AHEAD
+
+
+class Clock:
+    """Stands for the module time: the clock of the simulation, so that :mod:`ptxkit.cluster.placing` decides as it would."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """The simulated time in seconds."""
+        return self.now
 
 
 @dataclass
@@ -36,103 +52,114 @@ class Simulation:
     gpus: int
     count: int
     cores: int
-    client: float
+    answer: float
+    bundle: float
     image: float
     start: float
     compiling: Callable[[], float]
     measuring: Callable[[], float]
-    now: float = 0.0
+    clock: Clock
     busy: dict[str, float] = field(default_factory=lambda: {"client": 0.0, "compile": 0.0, "GPU": 0.0})
+    bundles: int = 0
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
 
     def run(self) -> float:
         """The seconds until the last configuration is measured."""
         self.left, self.flight, self.done = self.count, 0, 0
-        self.requests: deque[Callable[[], None]] = deque()  # that wait for the client
+        self.requests: list[tuple[float, Callable[[], None]]] = []  # that wait for the client, with what each takes
         self.serving = False
-        self.slots = [self.cores] * self.gpus
-        self.free_gpus = list(range(self.gpus))
+        self.placing = Placing()
+        self.seats = [Seat(str(n), str(n), "host", {CPU: self.cores, GPU: 1}, {}) for n in range(self.gpus)]
+        self.idle = {CPU: [self.cores] * self.gpus, GPU: [1] * self.gpus}
+        self.queues: dict[str, list[deque[Job]]] = {name: [deque() for _ in self.seats] for name in (CPU, GPU)}
         self.begun = [False] * self.gpus
-        self.compiled: deque[int] = deque()  # the workers that compiled what waits for a GPU
-        self.free_slots = self.gpus * self.cores
         self._ask()
+        self._place()
         while self._events:
-            self.now, _, event = heapq.heappop(self._events)
+            self.clock.now, _, event = heapq.heappop(self._events)
             event()
         assert self.done == self.count
-        return self.now
+        return self.clock.now
 
     def _after(self, seconds: float, event: Callable[[], None]) -> None:
         self._number += 1
-        heapq.heappush(self._events, (self.now + seconds, self._number, event))
+        heapq.heappush(self._events, (self.clock.now + seconds, self._number, event))
 
-    def _client(self, request: Callable[[], None]) -> None:
-        """Let the client handle a request, after those before it."""
-        self.requests.append(request)
+    def _client(self, seconds: float, request: Callable[[], None]) -> None:
+        """Let the client do something, after what it was asked for before."""
+        self.requests.append((seconds, request))
         if not self.serving:
             self._serve()
 
     def _serve(self) -> None:
+        """Do all that the client was asked for, and then place jobs, as the dispatcher does."""
         self.serving = bool(self.requests)
         if self.serving:
-            request = self.requests.popleft()
-            self.busy["client"] += self.client / 2
-            self._after(self.client / 2, lambda: self._served(request))
+            requests, self.requests = self.requests, []
+            seconds = sum(each for each, _ in requests)
+            self.busy["client"] += seconds
+            self._after(seconds, lambda: self._served([request for _, request in requests]))
 
-    def _served(self, request: Callable[[], None]) -> None:
-        request()
+    def _served(self, requests: Sequence[Callable[[], None]]) -> None:
+        for request in requests:
+            request()
+        self._place()
         self._serve()
 
     def _ask(self) -> None:
         """Hand out tiles to be compiled."""
-        most = AHEAD * self.gpus * self.cores
-        while self.left and self.free_slots and self.flight < most:
+        while self.left and self.flight < AHEAD * self.gpus * self.cores:
             self.left -= 1
             self.flight += 1
-            self.free_slots -= 1
-            worker = max(range(self.gpus), key=self.slots.__getitem__) if self.gpus <= 64 else self._roomy()
-            self.slots[worker] -= 1
-            self._client(lambda worker=worker: self._compile(worker))  # type: ignore[misc]
-
-    def _roomy(self) -> int:
-        """A worker with a free slot: the best of a few, since a search among all would take longer than the simulation."""
-        some = random.sample(range(self.gpus), 16)
-        best = max(some, key=self.slots.__getitem__)
-        return best if self.slots[best] else next(w for w in range(self.gpus) if self.slots[w])
-
-    def _compile(self, worker: int) -> None:
-        seconds = self.compiling()
-        self.busy["compile"] += seconds / self.cores
-        self._after(seconds, lambda: self._client(lambda: self._is_compiled(worker)))
-
-    def _is_compiled(self, worker: int) -> None:
-        self.slots[worker] += 1
-        self.free_slots += 1
-        self.compiled.append(worker)
-        self._place()
-        self._ask()
+            self.placing.accept(Job("compiling", CPU, divmod, tuple))
 
     def _place(self) -> None:
-        """Hand compiled tiles to free GPUs, to the one of the compiling worker if it is free."""
-        while self.compiled and self.free_gpus:
-            source = self.compiled.popleft()
-            worker = source if source in self.free_gpus[:64] else self.free_gpus[0]
-            self.free_gpus.remove(worker)
-            self._client(lambda worker=worker, source=source: self._measure(worker, source))  # type: ignore[misc]
+        """Send jobs to workers, as many and as often as the policy of the cluster says."""
+        for seat, jobs in self.placing.next(self.seats):
+            self.bundles += 1
+            for job in jobs:
+                seat.give(job, None)  # type: ignore[arg-type]  # nothing asks for its bundle
+            self._client(self.bundle, lambda seat=seat, jobs=jobs: self._arrive(seat, jobs))  # type: ignore[misc]
+        if self.placing.hurried:
+            self._after(PLACE_S, self._place)
 
-    def _measure(self, worker: int, source: int) -> None:
-        seconds = self.measuring()
-        self.busy["GPU"] += seconds
-        extra = (0.0 if worker == source else self.image) + (0.0 if self.begun[worker] else self.start)
-        self.begun[worker] = True
-        self._after(seconds + extra, lambda: self._client(lambda: self._is_measured(worker)))
+    def _arrive(self, seat: Seat, jobs: Sequence[Job]) -> None:
+        worker = int(seat.address)
+        self.queues[jobs[0].resource][worker].extend(jobs)
+        self._begin(jobs[0].resource, worker)
 
-    def _is_measured(self, worker: int) -> None:
+    def _begin(self, resource: str, worker: int) -> None:
+        """Let a worker execute what waits there."""
+        waiting = self.queues[resource][worker]
+        while waiting and self.idle[resource][worker]:
+            self.idle[resource][worker] -= 1
+            job = waiting.popleft()
+            if resource == CPU:
+                job.seconds = self.compiling()
+                self.busy["compile"] += job.seconds / self.cores
+                extra = 0.0
+            else:
+                job.seconds = self.measuring()
+                self.busy["GPU"] += job.seconds
+                extra = 0.0 if job.prefers == str(worker) else self.image
+                extra += 0.0 if self.begun[worker] else self.start
+                self.begun[worker] = True
+            self._after(job.seconds + extra, lambda job=job: self._ended(job, worker))  # type: ignore[misc]
+
+    def _ended(self, job: Job, worker: int) -> None:
+        self.idle[job.resource][worker] += 1
+        self._begin(job.resource, worker)
+        self._client(self.answer, lambda: self._answered(job, worker))
+
+    def _answered(self, job: Job, worker: int) -> None:
+        self.seats[worker].take(job)
+        self.placing.took(job)
+        if job.resource == CPU:
+            self.placing.accept(Job("measuring", GPU, divmod, tuple, prefers=str(worker)))
+            return
         self.done += 1
         self.flight -= 1
-        self.free_gpus.append(worker)
-        self._place()
         self._ask()
 
 
@@ -148,7 +175,8 @@ def main() -> None:
     parser.add_argument("--gpus", default="1,2,4,8,16,64,256,1000", help="numbers of GPUs, separated by commas")
     parser.add_argument("--configurations", type=int, default=10_000)
     parser.add_argument("--cores", type=int, default=16, help="compiling processes of each GPU's worker")
-    parser.add_argument("--client-ms", type=float, default=7.0, help="of the client and the scheduler for a task")
+    parser.add_argument("--answer-ms", type=float, default=1.0, help="of the client and the scheduler for an answer")
+    parser.add_argument("--bundle-ms", type=float, default=4.0, help="of the client and the scheduler for a task of Dask")
     parser.add_argument("--image-ms", type=float, default=5.0, help="for the image of a configuration to travel")
     parser.add_argument("--start-s", type=float, default=6.0, help="for a measuring process to start")
     parser.add_argument("--compile-ms", type=float, default=315.0)
@@ -160,16 +188,28 @@ def main() -> None:
     measures = [e.prepare_s + e.verify_s + e.time_s for e in timed]
     means = [statistics.fmean(v) if v else m / 1e3 for v, m in ((compiles, given.compile_ms), (measures, given.measure_ms))]
     print(f"{given.configurations} configurations: compile {1e3 * means[0]:.0f} ms, measure {1e3 * means[1]:.0f} ms, ", end="")
-    print(f"client {given.client_ms:g} ms a task, {given.cores} compiling processes for each GPU")
-    print("GPUs  seconds  a second  over linear  client busy  compile busy  GPU busy  limit")
+    print(f"client {given.answer_ms:g} ms an answer and {given.bundle_ms:g} ms a task, ", end="")
+    print(f"{given.cores} compiling processes for each GPU")
+    print("GPUs  seconds  a second  over linear  client busy  compile busy  GPU busy  tasks  limit")
     first = 0.0
+    clock = Clock()
+    placing.time = seats.time = clock  # type: ignore[assignment]
     for gpus in map(int, given.gpus.split(",")):
         generator = random.Random(gpus)
-        draws = [drawn(values, mean, generator) for values, mean in zip((compiles, measures), means, strict=True)]
-        client, image = given.client_ms / 1e3, given.image_ms / 1e3
-        compiling, measuring = draws
+        compiling, measuring = (
+            drawn(values, mean, generator) for values, mean in zip((compiles, measures), means, strict=True)
+        )
+        clock.now = 0.0
+        milliseconds = (given.answer_ms, given.bundle_ms, given.image_ms)
         simulation = Simulation(
-            gpus, given.configurations, given.cores, client, image, given.start_s, compiling, measuring
+            gpus,
+            given.configurations,
+            given.cores,
+            *(each / 1e3 for each in milliseconds),
+            given.start_s,
+            compiling,
+            measuring,
+            clock,
         )
         seconds = simulation.run()
         shares = {"client": simulation.busy["client"] / seconds}
@@ -178,7 +218,8 @@ def main() -> None:
         rate = given.configurations / seconds
         first = first or rate / gpus
         busy = f"{shares['client']:11.0%}  {shares['compile']:12.0%}  {shares['GPU']:8.0%}"
-        print(f"{gpus:4}  {seconds:7.1f}  {rate:8.1f}  {rate / gpus / first:11.2f}  {busy}  {limit}", flush=True)
+        row = f"{gpus:4}  {seconds:7.1f}  {rate:8.1f}  {rate / gpus / first:11.2f}  {busy}"
+        print(f"{row}  {simulation.bundles:5}  {limit}", flush=True)
 
 
 if __name__ == "__main__":

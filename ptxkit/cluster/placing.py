@@ -121,9 +121,9 @@ class Placing:
     def _round(self, resource: str, able: list[Seat]) -> Iterator[tuple[Seat, list[Job]]]:
         """One bundle for each worker that can get more, those with little to do first; jobs are divided evenly."""
         waiting, budget = self._waiting[resource], self._budget[resource]
-        if not waiting:
+        if not waiting or not able:
             return
-        rooms = {seat: seat.room(resource, self._ahead(resource, seat, len(able))) for seat in able}
+        rooms = self._rooms(resource, able)
         free = [seat for seat, room in rooms.items() if room > 0]
         free.sort(key=lambda seat: seat.count(resource) / seat.slots[resource])
         for place, seat in enumerate(free):
@@ -135,6 +135,19 @@ class Placing:
             budget.take()
             share = math.ceil(ready / min(left, len(free) - place))
             yield seat, self._chosen(waiting, seat, min(share, rooms[seat]))
+
+    def _rooms(self, resource: str, able: list[Seat]) -> dict[Seat, int]:
+        """How many more jobs each worker can get: no more than its share of all jobs, however short the first ones were.
+
+        Jobs do not move from one worker to another, and the first answers are those of the shortest jobs.
+        """
+        jobs = len(self._waiting[resource]) + sum(seat.count(resource) for seat in able)
+        each = jobs / sum(seat.slots[resource] for seat in able)
+        rooms = {}
+        for seat in able:
+            share = max(seat.slots[resource], math.ceil(each * seat.slots[resource]))
+            rooms[seat] = min(seat.room(resource, self._ahead(resource, seat, len(able))), share - seat.count(resource))
+        return rooms
 
     def _ahead(self, resource: str, seat: Seat, workers: int) -> int:
         """How many jobs wait on a worker while it executes others."""

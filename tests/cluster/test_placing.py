@@ -69,17 +69,24 @@ def test_no_job_waits_behind_a_long_one(clock):
     assert placed(waiting, [seat("a")], seconds=5.0) == [("a", 1)]
 
 
-def test_jobs_that_come_faster_than_bundles_may_be_sent_go_together(clock):
-    waiting, _ = accepted(placing.AT_ONCE)
-    seats = [seat(str(number)) for number in range(100)]
-    assert len(placed(waiting, seats)) == placing.AT_ONCE
+def test_jobs_that_come_faster_than_bundles_may_be_sent_go_together(clock, monkeypatch):
+    monkeypatch.setattr(placing, "AT_ONCE", 2)
+    waiting, _ = accepted(2)
+    seats = [seat("a"), seat("b")]
+    assert placed(waiting, seats) == [("a", 1), ("b", 1)]
     for _ in range(40):
         waiting.accept(job())
-    assert placed(waiting, seats, seconds=0.03) == []
+    assert placed(waiting, seats, seconds=0.005) == []
     assert waiting.hurried
     clock[0] += 2 / placing.BUNDLES_S
-    (first, second) = placed(waiting, seats)
-    assert (first[1], second[1]) == (20, 20)
+    assert placed(waiting, seats) == [("a", 20), ("b", 20)]
+
+
+def test_no_worker_gets_more_than_its_share_after_one_short_job(clock):
+    waiting, _ = accepted(100)
+    seats = [seat(name) for name in "abcd"]
+    placed(waiting, seats, seconds=1e-4)
+    assert [one.count(GPU) for one in seats] == [25, 25, 25, 25]
 
 
 def test_a_worker_gets_what_it_compiled(clock):
