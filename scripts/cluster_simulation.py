@@ -2,14 +2,15 @@
 
     python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--configurations 10000] [--cores 16]
 
-The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--answer-ms`` for each of the
-two answers of a configuration, and ``--bundle-ms`` for each task of Dask. The class :class:`~ptxkit.cluster.placing.Placing`
-itself decides which worker gets how many configurations at a time, and when, on the clock of the simulation. The ``--cores`` of each worker
-compile, and its GPU measures one configuration at a time, in the order of their arrival. Times of compiling and of measuring
-are drawn from the journal of a sweep on a GPU, or have an exponential distribution with the means ``--compile-ms`` and
-``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling process are in flight. A
-measuring process starts in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker that measures has compiled
-them. What the policy itself takes, which grows with the workers and with what waits, is not part of the model.
+The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--answer-ms`` for each of
+the two answers of a configuration, and ``--bundle-ms`` for each task of Dask. The class
+:class:`~ptxkit.cluster.placing.Placing` itself decides which worker gets how many configurations at a time, and when, on the
+clock of the simulation. The ``--cores`` of each worker compile, and its GPU measures one configuration at a time, in the
+order of their arrival. Times of compiling and of measuring are drawn from the journal of a sweep on a GPU, or have an
+exponential distribution with the means ``--compile-ms`` and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most
+3 configurations for each compiling process are in flight. A measuring process starts in ``--start-s`` seconds. Images travel
+in ``--image-ms`` unless the worker that measures has compiled them. What the policy itself takes, which grows with the
+workers and with what waits, is not part of the model.
 
 ``limit`` names the server with the highest share of busy time: ``client``, ``compile`` or ``GPU``; or ``start`` where the
 processes start for more than half of the time.

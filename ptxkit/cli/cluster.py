@@ -116,7 +116,9 @@ def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None
         print_json({"schema": "ptxkit.cluster/1", "address": at.address, "workers": rows})
         return
     click.echo(f"{at.address}: {number_of(len(rows), 'worker')}, {number_of(sum(bool(r['gpu']) for r in rows), 'GPU')}")
-    if rows:
+    if not rows:
+        click.echo(f"start some with: ptxkit cluster worker {at.address}{'' if tls is None else f' --tls {tls}'}")
+    else:
         click.echo("")
         headers = [
             "",

@@ -9,8 +9,10 @@ import os
 import platform
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,7 +26,10 @@ CORES_A_WORKER = 8  # of a cluster on this machine: a worker that ends takes wha
 LEAST_WORKERS = 2
 THREADS = 4  # of a worker for bundles of jobs, which wait in them, beside two for each slot
 START_S = 120.0  # for a worker to connect to its scheduler
+GONE_S = 60.0  # without an answer of the scheduler after which workers end
+ASK_S = 2.0  # interval at which the scheduler is asked whether it is there
 LOOPBACK = "127.0.0.1"
+TRACKER_WARNINGS = "ignore:resource_tracker:UserWarning"
 
 
 def quiet() -> None:
@@ -33,9 +38,18 @@ def quiet() -> None:
 
     dask.config.set({"distributed.worker.daemon": False})  # workers have processes of their own
     dask.config.set({"distributed.admin.low-level-log-length": 100})  # a scheduler keeps so many answers of each command
+    dask.config.set({"distributed.diagnostics.nvml": False})  # workers read the sensors of their GPU themselves
+    _let_trackers_be_quiet()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in ("core", "scheduler", "worker", "nanny", "client", "comm", "batched"):
         logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
+
+
+def _let_trackers_be_quiet() -> None:
+    """Let no process print what a worker that was killed has left to Python's resource tracker, which removes it."""
+    filters = [each for each in os.environ.get("PYTHONWARNINGS", "").split(",") if each]
+    if TRACKER_WARNINGS not in filters:
+        os.environ["PYTHONWARNINGS"] = ",".join([*filters, TRACKER_WARNINGS])
 
 
 def worker_options(
@@ -173,8 +187,6 @@ def serve_workers(
     Raises:
         UnavailableError: a GPU is held by another worker, or the scheduler does not answer.
     """
-    from distributed import Nanny
-
     quiet()
     from ptxkit.cluster.security import is_loopback
 
@@ -182,25 +194,22 @@ def serve_workers(
 
     async def serve() -> int:
         stopped = _signals()
-        async with AsyncExitStack() as stack:
-            nannies = []
+        kept: list[asyncio.Future[Any]] = []
+        try:
             for number, gpu in enumerate(gpus or [None]):
                 name = f"{platform.node()}-{os.getpid()}-{number}"
-                nanny = Nanny(**worker_options(at.address, host, slots, gpu, at.security, name))
-                try:
-                    await stack.enter_async_context(nanny)
-                except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl
-                    raise UnavailableError(
-                        f"no worker can be started for {at.address}: {reason(error)}"
-                    ) from None
+                options = worker_options(at.address, host, slots, gpu, at.security, name)
                 what = "the emulator" if gpu is None else f"{gpu.name} {gpu.uuid}, driver {gpu.driver}"
-                say(f"worker {name} with {what}, {slots} compiling processes, at {nanny.worker_address}")
-                nannies.append(nanny)
-            gone: list[asyncio.Future[Any]] = [asyncio.ensure_future(_gone(nanny)) for nanny in nannies]
-            done, _ = await asyncio.wait([stopped, *gone], return_when=asyncio.FIRST_COMPLETED)
-            for one in gone:
-                one.cancel()
-            return stopped.result() if stopped in done else 0
+                line = f"worker {name} with {what}, {slots} compiling processes"
+                nanny = await _started(options, at.address)
+                _say_at(say, line, nanny.worker_address)
+                kept.append(asyncio.ensure_future(_keep(nanny, options, partial(_say_at, say, line))))
+            await asyncio.wait([stopped, *kept], return_when=asyncio.FIRST_COMPLETED)
+            return stopped.result() if stopped.done() else 0
+        finally:
+            for each in kept:
+                each.cancel()
+            await asyncio.gather(*kept, return_exceptions=True)
 
     with ExitStack() as locks:
         for gpu in gpus:
@@ -208,19 +217,49 @@ def serve_workers(
         return asyncio.run(serve())
 
 
-async def _gone(nanny: Any) -> None:
-    """Return when the scheduler of a nanny has not answered for a while."""
+def _say_at(say: Callable[[str], None], line: str, address: str) -> None:
+    say(f"{line}, at {address}")
+
+
+async def _started(options: Mapping[str, Any], scheduler: str) -> Any:
+    """Dask's ``Nanny`` of a worker that has connected to its scheduler.
+
+    Raises:
+        UnavailableError: it does not connect.
+    """
+    from distributed import Nanny
+
+    try:
+        return await Nanny(**options)
+    except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl
+        raise UnavailableError(f"no worker can be started for {scheduler}: {reason(error)}") from None
+
+
+async def _keep(nanny: Any, options: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Run a worker until its scheduler has not answered for :data:`GONE_S`; it is ended when this is cancelled, too.
+
+    A worker ends when it loses its scheduler, unless it is executing something, and its nanny waits for it. When the scheduler
+    answers again, both are ended, and others are started.
+
+    Args:
+        say: called with the address of each worker that is started again.
+    """
     from distributed.core import rpc
 
-    failures = 0
-    while failures < 5:
-        await asyncio.sleep(2)
-        try:
-            async with rpc(nanny.scheduler_addr, connection_args=nanny.connection_args, timeout=5) as scheduler:
-                await scheduler.identity(n_workers=0)
-            failures = 0
-        except (OSError, TimeoutError):
-            failures += 1
+    answered = time.monotonic()
+    try:
+        while time.monotonic() - answered < GONE_S:
+            await asyncio.sleep(ASK_S)
+            with suppress(OSError, TimeoutError, UnavailableError):
+                async with rpc(nanny.scheduler_addr, connection_args=nanny.connection_args, timeout=5) as scheduler:
+                    await asyncio.wait_for(scheduler.identity(n_workers=0), 5)
+                answered = time.monotonic()
+                if nanny.status.name in ("closing_gracefully", "closing", "closed", "failed"):
+                    await nanny.close()
+                    nanny = await _started(options, nanny.scheduler_addr)
+                    say(nanny.worker_address)
+    finally:
+        await nanny.close()
 
 
 def _signals() -> asyncio.Future[int]:

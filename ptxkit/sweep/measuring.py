@@ -192,7 +192,7 @@ def serve(pipe: Connection, problem: Problem, seed: int) -> None:
         pipe.send(str(error) or "too little memory")
         return
     pipe.send("ready")
-    with suppress(EOFError):
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
         while True:
             what, argument, number = pipe.recv()
             answer: Any = {"measure": bench.measure, "leaders": bench.leaders, "canary": bench.canary}[what]

@@ -158,7 +158,11 @@ def test_a_lost_scheduler_stops_the_sweep_which_goes_on_elsewhere(no_thread_left
             swept = sweep(problem(), tmp_path / "j", cluster, said)
             with pytest.raises(UnavailableError, match="does not answer any more|cannot be used any more"):
                 swept.run(once(lambda: scheduler.send_signal(signal.SIGKILL)))
+        scheduler.wait()
+        scheduler = Command(["cluster", "scheduler", "--port", address.rpartition(":")[2], "--tls", keys])
+        assert "with the emulator" in worker.stdout.readline()  # it has connected to the one that was started again
     finally:
+        scheduler.send_signal(signal.SIGTERM)
         worker.send_signal(signal.SIGTERM)
         scheduler.wait()
         worker.wait()
