@@ -10,10 +10,10 @@
 
 using namespace ptxkit;
 
-// Rows of b in a tile: 64 for each of CONSUMERS warpgroups. Rows of a: TOKENS.
-template <int CONSUMERS_, int TOKENS_>
+// Rows of b in a tile: 64 ROWS for each of CONSUMERS warpgroups. Rows of a: TOKENS.
+template <int CONSUMERS_, int ROWS_, int TOKENS_>
 struct SwappedTile {
-    static constexpr int CONSUMERS = CONSUMERS_, TOKENS = TOKENS_, WEIGHTS = 64 * CONSUMERS;
+    static constexpr int CONSUMERS = CONSUMERS_, ROWS = ROWS_, TOKENS = TOKENS_, WEIGHTS = 64 * ROWS * CONSUMERS;
     static_assert(CONSUMERS <= 4 && TOKENS <= 256, "boxes of a tensor map have at most 256 rows");
 };
 
@@ -37,7 +37,7 @@ template <class Tile, class T, class Of, int EPILOGUE>
 __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) matmul_swapped(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n,
     int k, float alpha, float beta, unsigned stages, unsigned sharing) {
-    constexpr int CONSUMERS = Tile::CONSUMERS, TOKENS = Tile::TOKENS, WEIGHTS = Tile::WEIGHTS;
+    constexpr int CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, TOKENS = Tile::TOKENS, WEIGHTS = Tile::WEIGHTS;
     constexpr unsigned b_bytes = WEIGHTS * WGMMA_ROW_BYTES, stage_bytes = b_bytes + TOKENS * WGMMA_ROW_BYTES;
     using Swapped = Operands<Of::B_MAJOR, Of::A_MAJOR>;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -95,12 +95,13 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) matmul_swapped(
         if (sharing == 1 && ctas > 1) barrier_cluster_wait_acquire();
     } else {
         const unsigned consumer = warp / 4;
-        float sums[1][TOKENS / 2];
+        float sums[ROWS][TOKENS / 2];
         unsigned previous = 0;
         for (unsigned step = begin; step < end; step++) {
             const unsigned b = base + stage * stage_bytes;
             mbarrier_wait(full + 8 * stage, parity);
-            multiply_tile<T, 1, TOKENS, Swapped>(sums, b + consumer * WGMMA_BLOCK_BYTES, b + b_bytes, step > begin);
+            multiply_tile<T, ROWS, TOKENS, Swapped>(sums, b + consumer * ROWS * WGMMA_BLOCK_BYTES, b + b_bytes,
+                                                    step > begin);
             wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
             // Only a stage that is filled again is released, so that no arrival is on its way to a CTA that may exit.
             if (step > begin && step - 1 + stages < end && lane < sharing) {
@@ -114,11 +115,14 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) matmul_swapped(
         wait_for_sums(sums);
         if (sharing == 1 && ctas > 1) barrier_cluster_wait_acquire();
         if (parts == 1) barrier_sync(1, 128 * CONSUMERS);  // all consumers have read the ring
-        const unsigned row = warp * 16 + lane / 4, col = lane % 4 * 2;
+        const unsigned row = warp * 16 + consumer * (ROWS - 1) * 64 + lane / 4, col = lane % 4 * 2;
 #pragma unroll
-        for (int j = 0; j < TOKENS / 2; j += 4) {
-            sums_of_parts.send(row, col + 2 * j, sums[0][j], sums[0][j + 1]);
-            sums_of_parts.send(row + 8, col + 2 * j, sums[0][j + 2], sums[0][j + 3]);
+        for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+            for (int j = 0; j < TOKENS / 2; j += 4) {
+                sums_of_parts.send(row + 64 * i, col + 2 * j, sums[i][j], sums[i][j + 1]);
+                sums_of_parts.send(row + 64 * i + 8, col + 2 * j, sums[i][j + 2], sums[i][j + 3]);
+            }
         }
     }
     sums_of_parts.store(Output<EPILOGUE, T>{c, bias, unsigned(m), unsigned(n), alpha, beta}, token, weight);

@@ -10,6 +10,7 @@
 //     many, and less where c has few rows or columns.
 //
 // c is stored by single elements in the order of memory (staged_rows.cuh).
+#include "ptxkit/gemm/element_output.cuh"
 #include "ptxkit/gemm/staged_rows.cuh"
 #include "ptxkit/gemm/unaligned_rows.cuh"
 #include "ptxkit/gemm/wgmma_product.cuh"
@@ -29,43 +30,6 @@ template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int GROUP_, int REGISTE
 struct UnalignedTile {
     static constexpr int BM = BM_, BN = BN_, CONSUMERS = CONSUMERS_, STAGES = STAGES_, GROUP = GROUP_,
                          REGISTERS = REGISTERS_;
-};
-
-// The epilogue of single elements: that of Output in gemm.cuh, for rows of c that are `pitch` elements apart.
-template <int EPILOGUE, class T>
-struct ElementOutput {
-    T* c;
-    const T* bias;
-    unsigned m, n, pitch;
-    float alpha, beta;
-
-    static __device__ __forceinline__ float as_f32(T x) { return Convert<T>::low(x.bits); }
-
-    __device__ __forceinline__ float bias_of(unsigned col) const {
-        if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) return col < n ? as_f32(bias[col]) : 0.0f;
-        else return 0.0f;
-    }
-
-    // The bias of the two columns of a lane.
-    __device__ __forceinline__ float2 columns(unsigned col) const {
-        return {bias_of(col + laneid()), bias_of(col + 32 + laneid())};
-    }
-
-    __device__ __forceinline__ void row(const float* sums, unsigned row, unsigned col, float2 bias_of_columns) const {
-        const unsigned lane = laneid();
-        store(sums[lane], row, col + lane, bias_of_columns.x);
-        store(sums[lane + 32], row, col + 32 + lane, bias_of_columns.y);
-    }
-
-    __device__ __forceinline__ void store(float x, unsigned row, unsigned col, float column_bias) const {
-        if (row >= m || col >= n) return;
-        T& out = c[static_cast<size_t>(row) * pitch + col];
-        if constexpr (EPILOGUE & ALPHA) x *= alpha;
-        if constexpr (EPILOGUE & BETA) x = fmaf(beta, as_f32(out), x);
-        if constexpr (EPILOGUE & ADD_BIAS) x += column_bias;
-        if constexpr (EPILOGUE & BIAS_GELU) x = activate<GELU>(x + column_bias);
-        out = Convert<T>::from_f32(x);
-    }
 };
 
 // Fills SIZE rows of a tile of a or b, from `row` on and from k on, by all threads of the producer warpgroup.

@@ -154,28 +154,32 @@ class GradientTile:
 
 @dataclass(frozen=True)
 class StreamRates:
-    """Coefficients of the model in :mod:`ptxkit.kernels.gemm.swapped`, of kernels that read a large matrix once.
+    """Coefficients of the model in :mod:`ptxkit.kernels.gemm.stream_model`, fitted to times: some have no meaning alone.
 
     Attributes:
-        memory_gbs: what all SMs read from device memory. sm_gbs: the most that one SM reads.
-        l2_gbs: what L2 delivers to all SMs.
-        latency_us: from the request to the arrival of a stage, while device memory is busy.
-        launch_us: of a launch without the transfers: start, first latency, end.
-        wave_us: the latency that another wave of CTAs adds where no other CTA on the SM hides it.
-        column_us: a wgmma of 64 rows, one column and 64 elements along k. sum_us: exchange of one sum.
-        cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
-            sizes for which these are all SMs.
+        memory_gbs: what all SMs read from device memory. sm_gbs: what the shared memory of an SM receives.
+        l2_gbs: what L2 delivers to all SMs. latency_us: from the request to the arrival of a stage.
+        column_us: a wgmma of 64 rows, one column and 128 bytes along k. least_columns: fewer take as long as this many.
+        split_line: how many times as long L2 takes for rows that are no multiples of a cache line. order: of the norm.
+        launch_us: of the launch. wave_us: of another wave of CTAs. end_us: of a tile, for each sum.
+        exchange_us: of a sum that is sent to another CTA of the cluster.
+        second_us: of a second launch. partial_gbs: sums that are stored for it and added by it.
     """
 
     memory_gbs: float
     sm_gbs: float
     l2_gbs: float
     latency_us: float
+    column_us: float
+    least_columns: float
+    split_line: float
+    order: float
     launch_us: float
     wave_us: float
-    column_us: float
-    sum_us: float
-    cluster_ctas: Mapping[int, int]
+    end_us: float
+    exchange_us: float
+    second_us: float
+    partial_gbs: float
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,10 @@ class Measured:
         gemm: kernel and variant -> tiles; the first entry with enough blocks counts.
         elementwise, rows: see there.
         gradients: the first suitable entry counts.
-        streams: of the products that read a large matrix once. products: of the others by wgmma.
+        swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
+        products: of the others by wgmma.
+        cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
+            sizes for which these are all SMs.
         remote_store_us: of one of many stores of 16 bytes from an SM to the shared memory of other CTAs (st.async).
     """
 
@@ -221,8 +228,10 @@ class Measured:
     elementwise: ElementwiseShapes
     rows: RowShapes
     gradients: tuple[GradientTile, ...]
-    streams: StreamRates
+    swapped: StreamRates
+    stream_k: StreamRates
     products: ProductRates
+    cluster_ctas: Mapping[int, int]
     remote_store_us: float
 
 
@@ -376,18 +385,40 @@ H200 = Measured(
         ),
     ),
     gradients=_gradient_tiles(),
-    # fitted to 2000 times of step9_swapped at 70 sizes; cluster_ctas from cuOccupancyMaxActiveClusters
-    streams=StreamRates(
-        memory_gbs=4030,
-        sm_gbs=54,
-        l2_gbs=9900,
-        latency_us=0.86,
-        launch_us=3.3,
-        wave_us=1.0,
-        column_us=0.0014,
-        sum_us=5.3e-5,
-        cluster_ctas=MappingProxyType({3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),
+    # fitted to 834 times of step9_swapped and 1366 of step13_stream_k at 61 sizes, with 2 and 4% mean regret of the tiles
+    swapped=StreamRates(
+        memory_gbs=4590.0,
+        sm_gbs=286.0,
+        l2_gbs=15200.0,
+        latency_us=1.33,
+        column_us=0.000801,
+        least_columns=119.0,
+        split_line=1.67,
+        order=2.49,
+        launch_us=2.11,
+        wave_us=0.617,
+        end_us=0.000224,
+        exchange_us=0.000144,
+        second_us=3.95,
+        partial_gbs=13800.0,
     ),
+    stream_k=StreamRates(
+        memory_gbs=4480.0,
+        sm_gbs=222.0,
+        l2_gbs=10600.0,
+        latency_us=1.7,
+        column_us=0.00131,
+        least_columns=69.2,
+        split_line=1.45,
+        order=3.85,
+        launch_us=2.84,
+        wave_us=0.347,
+        end_us=9.22e-05,
+        exchange_us=2.07e-05,
+        second_us=1.3,
+        partial_gbs=2790.0,
+    ),
+    cluster_ctas=MappingProxyType({3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),  # cuOccupancyMaxActiveClusters
     # fitted to 250 times of step8_tma_store at 22 sizes
     products=ProductRates(
         step_us=0.343, large=0.98, l2_gbs=13800, memory_gbs=3530, launch_us=1.8, tile_us=0.6, cluster_us=0.23
@@ -437,7 +468,7 @@ def gemm_tiles(facts: Facts, what: str, m: int, n: int) -> tuple[Mapping[str, An
 def cluster_ctas(facts: Facts, size: int) -> int:
     """The most CTAs of clusters of this size that are resident with one on each SM; all SMs where no number is known."""
     entry = measured(facts)
-    resident = entry.streams.cluster_ctas.get(size, entry.sms // size * size)
+    resident = entry.cluster_ctas.get(size, entry.sms // size * size)
     return max(size, resident * facts.sms // entry.sms)
 
 

@@ -57,7 +57,7 @@ def test_cases_are_bounded_and_are_of_the_family_of_their_kernel(seed):
 
 def test_refused_drafts_have_the_reason_of_the_kernel():
     refused = grid().refused
-    assert {"product_f16", "product_s8"} <= {r.draft.family for r in refused}
+    assert {"product_tf32", "product_s8"} <= {r.draft.family for r in refused}
     for r in refused:
         kernel = registry.get(r.draft.kernel)
         try:
@@ -73,7 +73,7 @@ def test_a_large_draft_gets_fewer_rows_and_nothing_is_left_of_one_whose_row_is_t
     found = bounded(Draft(**kernel, fields={"rows": 1 << 20, "cols": 4096}))
     assert isinstance(found, Shape) and found.workload.cols == 4096 and is_bounded(found.workload)
     assert bounded(Draft(**kernel, fields={"rows": 4, "cols": 1 << 30})) is None
-    product = Draft("product_f16", "awkward", "matmul_mma", {"m": 8, "n": 9, "k": 8})
+    product = Draft("product_s8", "awkward", "matmul_fused", {"m": 8, "n": 9, "k": 9, "dtype": "s8"})
     assert isinstance(bounded(product), Refused)
 
 

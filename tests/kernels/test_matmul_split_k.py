@@ -97,7 +97,7 @@ def test_what_the_constraint_refuses(sizes, tile, reason):
 @settings(max_examples=60, deadline=None)
 @given(eights(1, 2000), eights(1, 2000), eights(1, 8000))
 def test_the_sums_of_parts_take_little_memory(m, n, k):
-    """At most two waves of the largest tile, with the edges of the smallest."""
+    """At most two waves of the largest tile, with the edges of the smallest; in step 13 two tiles for each CTA."""
     workload = MatmulWgmma(m=m, n=n, k=k)
     for shape, _ in workload.temporaries().values():
         assert prod(shape) * 4 <= 2 * 2 * workload.device.sms * 128 * 256 * 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels.gemm import swapped
+from ptxkit.kernels.gemm import steps
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
@@ -63,6 +63,11 @@ TILES = [
     (17, 72, 520, {"TOKENS": 48, "PARTS": 8, "CONSUMERS": 2}),
     (33, 520, 136, {"TOKENS": 32, "PARTS": 3, "SHARING": 2}),
     (70, 136, 200, {"TOKENS": 96, "SHARING": 4}),
+    (150, 136, 520, {"TOKENS": 80, "ROWS": 2}),
+    (17, 520, 520, {"TOKENS": 32, "ROWS": 2, "CONSUMERS": 2, "PARTS": 2}),
+    (330, 264, 328, {"TOKENS": 112, "CONSUMERS": 2, "CTAS_PER_SM": 1}),
+    (200, 136, 328, {"TOKENS": 224, "PARTS": 3, "CTAS_PER_SM": 1}),
+    (300, 72, 456, {"TOKENS": 160, "SHARING": 2, "CTAS_PER_SM": 1}),
     (140, 200, 72, {"TOKENS": 128, "SHARING": 8, "CONSUMERS": 2, "CTAS_PER_SM": 1}),
 ]
 
@@ -116,16 +121,17 @@ def test_a_few_programs_suffice_for_all_sizes_and_gpus(monkeypatch, sms):
     for m in ROWS:
         for n, k in LAYERS:
             workload = MatmulWgmma(m=m, n=n, k=k)
-            tile, (launch,) = workload.variant(STEP).select(workload, SM_90A)
-            assert min(m, 128) <= tile.TOKENS
+            _, (launch,) = workload.variant(STEP).select(workload, SM_90A)
             programs.add(launch.entry)
-    assert len(programs) <= 12
+    assert len(programs) <= 24
 
 
-@pytest.mark.parametrize("m", [1, 64, 128, 129])
-def test_it_is_chosen_for_few_rows(m):
-    workload = MatmulWgmma(m=m, n=4096, k=4096)
-    assert (choose(workload, target=SM_90A).variant == STEP) == (m <= swapped.MOST_TOKENS)
+@pytest.mark.parametrize("mnk", [(1, 4096, 4096), (64, 2048, 7168), (128, 576, 7168)])
+def test_it_is_chosen_where_it_is_predicted_to_be_the_fastest(mnk):
+    workload = MatmulWgmma(*mnk)
+    times = steps.times(workload)
+    assert min(times, key=times.get) == 9
+    assert choose(workload, target=SM_90A).variant == STEP
 
 
 @pytest.mark.parametrize("tile", [{"TOKENS": 8}, {"TOKENS": 48}, {"TOKENS": 128, "CONSUMERS": 2}], ids=str)

@@ -19,6 +19,7 @@
 #include "ptxkit/ptx/matrix.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/tensor_map.cuh"
+#include "ptxkit/ptx/wgmma_columns.cuh"
 #include "ptxkit/target.cuh"
 
 namespace ptxkit {

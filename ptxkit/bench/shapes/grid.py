@@ -12,6 +12,7 @@ import itertools
 import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,15 +36,18 @@ TOKENS = (1, 16, 64, 300, 2048, 8192)  # decode, small batches, and prefill
 POWERS = (7, 10, 12, 14)  # exponents of the powers of two beside which awkward sizes lie
 VECTOR = 16  # random sizes of products are multiples of it where the kernel requires aligned rows
 
-PRODUCTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "f32": ("micro_tiling_matmul", {}),
-    "tf32": ("cutlass_gemm", {"dtype": "tf32"}),
-    "bf16": ("matmul_wgmma", {}),
-    "f16": ("matmul_mma", {"dtype": "f16"}),
-    "e4m3": ("moe_int8", {"dtype": "e4m3", "output": "bf16"}),
-    "s8": ("moe_int8", {"dtype": "s8", "output": "bf16"}),
+PRODUCTS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
+    "f32": (("micro_tiling_matmul", {}),),
+    "tf32": (("matmul_fused", {"dtype": "tf32"}), ("matmul_tcgen05", {"dtype": "tf32"}), ("cutlass_gemm", {"dtype": "tf32"})),
+    "bf16": (("matmul_wgmma", {"dtype": "bf16"}), ("matmul_tcgen05", {"dtype": "bf16"}), ("matmul_mma", {"dtype": "bf16"})),
+    "f16": (("matmul_wgmma", {"dtype": "f16"}), ("matmul_tcgen05", {"dtype": "f16"}), ("matmul_mma", {"dtype": "f16"})),
+    "e4m3": (("matmul_fused", {"dtype": "e4m3"}), ("matmul_tcgen05", {"dtype": "e4m3"})),
+    "s8": (("matmul_fused", {"dtype": "s8"}),),
 }
-"""Type of the operands -> the kernel that multiplies them, and its options."""
+"""Type of the operands -> the kernels that multiply them, and their options. The first one that the device runs is measured."""
+
+ANY_SIZE = ("f32", "bf16", "f16")
+"""Types whose products take rows of any length."""
 
 FAMILIES = ("rows", "elementwise", "gradients", *(f"product_{kind}" for kind in PRODUCTS), "attention", "sparse")
 """The families, in the order of reports."""
@@ -157,17 +161,17 @@ def grid(seed: int = 0) -> Grid:
 
 def family_of(kernel: str, options: Mapping[str, Any]) -> str:
     """The family of a kernel with these options; ``"other"`` for kernels that the grid does not have."""
-    for kind, (name, given) in PRODUCTS.items():
-        if kernel == name and all(options.get(k) == v for k, v in given.items()):
+    for kind, kernels in PRODUCTS.items():
+        if any(kernel == name and all(options.get(k) == v for k, v in given.items()) for name, given in kernels):
             return f"product_{kind}"
-    by_kernel = {
+    by_kernel: Mapping[str, Sequence[str]] = {
         "rows": ROW_KERNELS,
         "elementwise": (*FLAT_KERNELS, *MATRIX_KERNELS),
         "gradients": GRADIENTS,
         "attention": ("attention", "attention_backward", "attention_e4m3"),
         "sparse": ("matmul_sparse", "sparse_compress", "sparse_swiglu_ffn"),
     }
-    return next((family for family, kernels in by_kernel.items() if kernel in kernels), "other")
+    return next((family for family, names in by_kernel.items() if kernel in names), "other")
 
 
 def bounded(draft: Draft) -> Shape | Refused | None:
@@ -208,9 +212,19 @@ def drafts(seed: int) -> Iterator[Draft]:
     ):
         for origin, kernel, fields in rule(random.Random(f"{family} {seed}")):
             yield Draft(family, origin, kernel, _with_known(kernel, fields))
-    for kind, (kernel, options) in PRODUCTS.items():
-        for origin, (m, n, k) in _products(random.Random(f"{kind} {seed}"), aligned=kind != "f32"):
+    for kind, ((kernel, options), *_) in PRODUCTS.items():
+        for origin, (m, n, k) in _products(random.Random(f"{kind} {seed}"), aligned=kind not in ANY_SIZE):
             yield Draft(f"product_{kind}", origin, kernel, {"m": m, "n": n, "k": k, **options})
+
+
+def alternatives(shape: Shape) -> Iterator[Workload]:
+    """The same product by the other kernels of its family, for devices that cannot run the first one."""
+    if not shape.family.startswith("product_"):
+        return
+    sizes = {name: shape.workload.sizes[name] for name in ("m", "n", "k")}
+    for kernel, options in PRODUCTS[shape.family.removeprefix("product_")][1:]:
+        with suppress(UsageError):  # sizes that it does not take
+            yield registry.get(kernel)(**sizes, **options)
 
 
 def _with_known(kernel: str, fields: Mapping[str, Any]) -> dict[str, Any]:

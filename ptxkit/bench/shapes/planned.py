@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ptxkit.bench.cases import Plan
-from ptxkit.bench.shapes.grid import Shape
+from ptxkit.bench.shapes.grid import Shape, alternatives
 from ptxkit.bench.shapes.reduced import reduced
 from ptxkit.errors import UnavailableError
 from ptxkit.runtime.abilities import is_emulating
@@ -43,12 +43,18 @@ def planned(
     plans: dict[str, Plan] = {}
     left_out = []
     for shape in shapes:
-        workload = reduced(shape.workload) if is_emulating(device) else shape.workload
-        try:
-            check_memory(workload, device)
-            chosen = choose(workload, device, target).variant
-        except UnavailableError as error:
-            left_out.append(f"{workload.name} {workload.size_text()}: {error}")
+        refusal = ""
+        for candidate in (shape.workload, *alternatives(shape)):
+            workload = reduced(candidate) if is_emulating(device) else candidate
+            try:
+                check_memory(workload, device)
+                chosen = choose(workload, device, target).variant
+            except UnavailableError as error:
+                refusal = refusal or f"{workload.name} {workload.size_text()}: {error}"
+                continue
+            break
+        else:
+            left_out.append(refusal)
             continue
         plan = Plan(workload, () if every_variant else (chosen,), chosen=chosen)
         plans.setdefault(repr(workload), plan)

@@ -78,10 +78,10 @@ def slower(w: Any) -> str | None:
         return "no preferred tile fits"
     rates = measured(w.device)
     exchange = cdiv(w.rows, tile["ROWS"]) * tile["ROWS"] * tile["BN"] / 4 * rates.remote_store_us
-    if exchange <= rates.streams.launch_us:
+    if exchange <= rates.swapped.launch_us:
         return None
     return (
-        f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {rates.streams.launch_us:.3g} us"
+        f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {rates.swapped.launch_us:.3g} us"
     )
 
 

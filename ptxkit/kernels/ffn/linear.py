@@ -11,7 +11,7 @@ import numpy as np
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import framework
-from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, swapped, wgmma_tiles
+from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, steps, swapped, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.matmul_mma import MatmulMma, MmaTile
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
@@ -193,7 +193,7 @@ def preferred_swapped(w: Any) -> Iterator[Mapping[str, Any]]:
 
 def slower_swapped(w: Any) -> str | None:
     """Why the other products are faster."""
-    return swapped.slower(of_rows(w))
+    return steps.swapped_slower(of_rows(w))
 
 
 def swapped_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:

@@ -12,7 +12,7 @@ from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uni
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
 from ptxkit.kernels.gemm import wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
-from ptxkit.kernels.gemm.product import HasLayout, Layout
+from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import Sums
@@ -98,7 +98,8 @@ def preferred(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
 
 
 class MatmulFused(HasLayout, Workload):
-    """c = activation(scales a b^T + bias) + residual for ``batch`` products: a (batch, m, k), b (batch, n, k), c (batch, m, n).
+    """c = activation(scales a b^T + bias) + residual for ``batch`` products: a (batch, m, k), b (batch, n, k), c (batch, m, n),
+    or for one product a (m, k), b (n, k), c (m, n).
 
     Elements of a and b are bf16, f16, f32 read as tf32, e4m3 or s8; c is of the same type, f32 for tf32, bf16 for e4m3, and for
     s8 the exact sums as s32 without an epilogue and else bf16. ``layout`` is that of matmul_wgmma; other types than those of 16
@@ -180,6 +181,26 @@ class MatmulFused(HasLayout, Workload):
         """Type of the sums."""
         return "s32" if self.dtype == "s8" else "f32"
 
+    def stacked(self, *shape: int) -> tuple[int, ...]:
+        """The shape of an array of all products, which has no dimension for one product."""
+        return (self.batch, *shape) if self.batch > 1 else shape
+
+    def gemm(self) -> Gemm | None:
+        """The product as libraries compute it; None with what they do not."""
+        others = self.scale != "none" or self.residual or self.amax or self.activation == "silu_mul"
+        parts = self.lda or self.ldb or self.ldc or self.batch > 1
+        if others or parts or (self.dtype == "s8" and self.output_kind != "s32"):
+            return None
+        return Gemm(
+            *(self.m, self.n, self.k),
+            a_transposed=self.a_layout == "column",
+            b_transposed=self.b_layout == "column",
+            bias="bias" if self.bias else None,
+            activation=self.activation,  # type: ignore[arg-type]  # silu_mul returned above
+            compute={"tf32": "tf32", "s8": "s32"}.get(self.dtype, "f32"),  # type: ignore[arg-type]
+            operands="e4m3" if self.dtype == "e4m3" else "",
+        )
+
     @property
     def parts(self) -> tuple[str, ...]:
         """The arrays of the epilogue, in the order in which it uses them."""
@@ -208,22 +229,22 @@ class MatmulFused(HasLayout, Workload):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         given: dict[str, Any] = {}
         for name, (rows, _), pitch in zip("ab", self.stored(self.m, self.n, self.k), self.pitches, strict=False):
-            shape = (self.batch, rows, pitch)
+            shape = self.stacked(rows, pitch)
             if self.dtype == "s8":
                 given[name] = rng.integers(-LARGEST_S8, LARGEST_S8 + 1, shape, np.int8)
             else:
                 given[name] = uniform(rng, shape, self.kind)
         if self.pitches[2] > self.width:
-            rest = uniform(rng, (self.batch, self.m, self.pitches[2]))
+            rest = uniform(rng, self.stacked(self.m, self.pitches[2]))
             given["c"] = rest.astype(dtype_of(self.output_kind))
-        shapes = {"scale": (1,), "row_scales": (self.batch, self.m), "column_scales": (self.batch, self.n)}
+        shapes = {"scale": (1,), "row_scales": self.stacked(self.m), "column_scales": self.stacked(self.n)}
         for name in SCALES[self.scale]:
             scales = uniform(rng, shapes[name]) * np.float32(0.5) + 1
             given[name] = scales * np.float32(self._usual_scale ** (1 / len(SCALES[self.scale])))
         if self.bias:
             given["bias"] = uniform(rng, self.n, self.output_kind)
         if self.residual:
-            given["residual"] = uniform(rng, (self.batch, self.m, self.width), self.output_kind)
+            given["residual"] = uniform(rng, self.stacked(self.m, self.width), self.output_kind)
         if self.amax:
             given["largest"] = np.zeros(1, np.float32)
         return given
@@ -240,14 +261,14 @@ class MatmulFused(HasLayout, Workload):
         wide = np.float32 if large else np.float64
         a, b = (x[..., :length].astype(wide) for x, length in zip((a, b), self.lengths, strict=False))
         x = np.matmul(
-            a if self.a_layout == "row" else a.swapaxes(1, 2), b if self.b_layout == "row" else b.swapaxes(1, 2)
+            a if self.a_layout == "row" else a.swapaxes(-1, -2), b if self.b_layout == "row" else b.swapaxes(-1, -2)
         )
         if "scale" in given:
             x = x * given["scale"].astype(wide)
         if "row_scales" in given:
-            x = x * given["row_scales"].astype(wide)[:, :, None]
+            x = x * given["row_scales"].astype(wide)[..., :, None]
         if "column_scales" in given:
-            x = x * given["column_scales"].astype(wide)[:, None, :]
+            x = x * given["column_scales"].astype(wide)[..., None, :]
         if "bias" in given:
             x = x + given["bias"].astype(wide)
         if self.activation == "silu_mul":
@@ -266,7 +287,7 @@ class MatmulFused(HasLayout, Workload):
         return {"c": x, **found}
 
     def outputs(self) -> Mapping[str, Any]:
-        c = ((self.batch, self.m, self.pitches[2]), self.output_kind)
+        c = (self.stacked(self.m, self.pitches[2]), self.output_kind)
         return {"c": c, "largest": (1, "f32")} if self.amax else {"c": c}
 
     def temporaries(self) -> Mapping[str, Any]:

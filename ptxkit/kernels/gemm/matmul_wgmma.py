@@ -1,13 +1,15 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in twelve steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in thirteen steps, with operands in any layout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
-from ptxkit.kernels.gemm import swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import steps, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
@@ -242,13 +244,6 @@ def split_usable(w: MatmulWgmma, t: Tile) -> bool | str:
     return usable(w, full(t))
 
 
-def split_slower(w: MatmulWgmma) -> str | None:
-    """Why an earlier step is faster than step 10."""
-    if swapped.slower(w) is None:
-        return "step 9 divides k among the CTAs of a cluster"
-    return wgmma_tiles.split_slower(w)
-
-
 def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
     """Launches of ``matmul_parts`` and ``matmul_sum_parts``."""
     operands = Operands.of(w)
@@ -280,8 +275,44 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
     return [multiply, add]
 
 
+def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
+    """Launches of ``matmul_stream_k``: before it copies for TMA, after it the sums of divided tiles, where there are any."""
+    operands, shares, ring = Operands.of(w), stream_k.Shares.of(w, t), stream_k.stages(w, t)
+    copies = unaligned.copies(w)
+    boxes = operands.boxes("a", "b", shares.rows, t.COLUMNS)
+    if copies:
+        a, b = (unaligned.map_of(w, name, made, copies) for name, made in zip("ab", boxes, strict=True))
+        boxes = a, b
+    copied = [replace(unaligned.copy(w, name, shape), source=unaligned.SOURCE) for name, shape in copies.items()]
+    c, bias, m, n, _, alpha, beta = w.scalars
+    output = (c, bias, m, n, alpha, beta)
+    tile, pairs = stream_k.StreamKTile.of(t), int(w.n % 2 == 0)
+    multiply = Launch(
+        "matmul_stream_k",
+        shares.clusters * shares.sharing,
+        stream_k.threads(t) + 32,
+        (
+            *boxes,
+            *(*output, "partials" if shares.shares else np.uint64(0), *shares.arguments, ring),
+        ),
+        shared=ring * stream_k.stage_bytes(t),
+        cluster=t.SHARING if t.SHARING > 1 else None,
+        template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
+    )
+    if not shares.shares:
+        return [*copied, multiply]
+    add = Launch(
+        "matmul_sum_shares",
+        (stream_k.vectors(t) // stream_k.SHARE_THREADS, (shares.shares - 1) * shares.sharing),
+        stream_k.SHARE_THREADS,
+        ("partials", *output, *shares.arguments),
+        template=(tile, w.cu_type, w.epilogue_bits, pairs),
+    )
+    return [*copied, multiply, add]
+
+
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in twelve steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in thirteen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -303,9 +334,11 @@ class MatmulWgmma(Matmul):
 
     def temporaries(self) -> Mapping[str, Any]:
         if unaligned.needed(self):
-            return {f"{name}_aligned": (shape, self.kind) for name, shape in unaligned.copies(self).items()}
-        parts = wgmma_tiles.most_parts(self)
-        return {"partials": ((parts, self.m, self.n), "f32")} if parts else {}
+            copies = {f"{name}_aligned": (shape, self.kind) for name, shape in unaligned.copies(self).items()}
+            elements = stream_k.partials(self)
+            return {**copies, "partials": ((elements,), "f32")} if elements else copies
+        elements = max(wgmma_tiles.most_parts(self) * self.m * self.n, stream_k.partials(self))
+        return {"partials": ((elements,), "f32")} if elements else {}
 
     @variant(requires=REQUIRES, constraint=read_by_tma)
     def step1_tma(self) -> list[Launch]:
@@ -358,7 +391,7 @@ class MatmulWgmma(Matmul):
         tile=swapped.SPACE,
         constraint=by_tma(swapped.usable),
         prefer=swapped.preferred,
-        slower=swapped.slower,
+        slower=lambda w: steps.slower(w, 9),
     )
     def step9_swapped(self, t: Tile) -> list[Launch]:
         """For few rows of a: b is the first operand of wgmma, and CTAs of a cluster divide k."""
@@ -370,7 +403,7 @@ class MatmulWgmma(Matmul):
         tile={**TILE, "PARTS": wgmma_tiles.PARTS},
         constraint=by_tma(split_usable),
         prefer=wgmma_tiles.split_preferred,
-        slower=split_slower,
+        slower=lambda w: steps.slower(w, 10),
     )
     def step10_split_k(self, t: Tile) -> list[Launch]:
         """For a long k and a small c: CTAs multiply parts of k, and a second launch adds their sums in order."""
@@ -382,7 +415,7 @@ class MatmulWgmma(Matmul):
         tile=unaligned.SPACE,
         constraint=unaligned.usable,
         prefer=unaligned.preferred,
-        slower=unaligned.slower,
+        slower=lambda w: steps.slower(w, 11),
     )
     def step11_unaligned(self, t: Tile) -> list[Launch]:
         """For rows of any number of bytes: threads of the producer warpgroup fill the tiles that TMA cannot."""
@@ -394,11 +427,23 @@ class MatmulWgmma(Matmul):
         tile=unaligned.SPACE,
         constraint=unaligned.usable,
         prefer=unaligned.preferred,
-        slower=unaligned.copy_slower,
+        slower=lambda w: steps.slower(w, 12),
     )
     def step12_aligned_copy(self, t: Tile) -> list[Launch]:
         """The same, with a copy of each such operand to rows that TMA can read."""
         return unaligned.launches(self, Operands.of(self), t, copied=True)
+
+    @variant(
+        requires=REQUIRES,
+        source=stream_k.SOURCE,
+        tile=stream_k.SPACE,
+        constraint=stream_k.usable,
+        prefer=stream_k.preferred,
+        slower=lambda w: steps.slower(w, 13),
+    )
+    def step13_stream_k(self, t: Tile) -> list[Launch]:
+        """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
+        return shared_steps(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(without_epilogue))
     def ptx(self) -> list[Launch]:

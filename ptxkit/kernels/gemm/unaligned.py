@@ -22,7 +22,6 @@ LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so th
 MOST_SUMS = 128  # of a thread
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
 COPY_THREADS = 256
-FEW = 128  # rows or columns of c, up to which an operand is read by few tiles
 
 SPACE = {
     "BM": [128, 64, 256],  # rows and columns of c in a tile
@@ -73,25 +72,12 @@ def needed(w: Matmul) -> str | None:
     return None
 
 
-def slower(w: Matmul) -> str | None:
-    """Why an earlier step is faster than step 11."""
-    return None if needed(w) else f"all rows are multiples of {ALIGNMENT} bytes, which TMA reads"
-
-
 def copies(w: Matmul) -> dict[str, tuple[int, int]]:
     """The operands that step 12 copies: name -> shape of the copy."""
     stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))
     return {
         name: (rows, cdiv(columns, LINE) * LINE) for name, (rows, columns) in stored.items() if not aligned(columns)
     }
-
-
-def copy_slower(w: Matmul) -> str | None:
-    """Why an earlier step is faster than step 12."""
-    if not copies(w):
-        return "all rows of a and b are multiples of 16 bytes, so that there is nothing to copy"
-    few = "rows" if w.m <= FEW else "columns" if w.n <= FEW else ""
-    return f"with at most {FEW} {few} of c, a copy takes longer than reading the operand once" if few else None
 
 
 def usable(w: Matmul, t: Tile) -> bool | str:
@@ -125,16 +111,13 @@ def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launc
     """Launches of ``matmul_unaligned``, with ``copied`` after those of ``align_rows``."""
     pitch = pitches(w)
     of_copies = copies(w) if copied else {}
-    names = {name: f"{name}_aligned" if name in of_copies else name for name in "ab"}
     by_threads = {name: name not in of_copies and not aligned(pitch[name]) for name in "ab"}
-    stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))
     maps = []
     for name, made in zip("ab", operands.boxes("a", "b", t.BM, t.BN), strict=True):
-        columns = of_copies[name][1] if name in of_copies else pitch[name]
         if by_threads[name]:  # a map that is not used, of an array with aligned rows
             maps.append(TensorMap(name, box=(8,), shape=(1,)))
         else:
-            maps.append(replace(made, array=names[name], shape=stored[name], strides=(columns * SIZE, SIZE)))
+            maps.append(map_of(w, name, made, of_copies))
     producers = Producers(*map(int, by_threads.values()))
     product = Launch(
         "matmul_unaligned",
@@ -145,6 +128,14 @@ def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launc
         template=(UnalignedTile(**t), f"ptxkit::{w.kind}", operands, producers, w.epilogue_bits),
     )
     return [*(copy(w, name, shape) for name, shape in of_copies.items()), product]
+
+
+def map_of(w: Matmul, name: str, made: TensorMap, of_copies: Mapping[str, tuple[int, int]]) -> TensorMap:
+    """The tensor map of an operand, or of its copy if it is among these."""
+    stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))[name]
+    copied = name in of_copies
+    columns = of_copies[name][1] if copied else stored[1]
+    return replace(made, array=f"{name}_aligned" if copied else name, shape=stored, strides=(columns * SIZE, SIZE))
 
 
 def copy(w: Matmul, name: str, shape: tuple[int, int]) -> Launch:

@@ -59,7 +59,6 @@ SHAPES = (
 LARGE = (128, 256), (256, 128)  # which read the fewest bytes of shared memory for each product
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MOST_WAVES = 2  # of CTAs with a part of k
-GAIN = 0.8  # of the predicted time without parts, up to which k is divided
 
 
 def candidates() -> Iterator[dict[str, int]]:
@@ -120,14 +119,3 @@ def split_preferred(w: Product) -> Iterator[Mapping[str, Any]]:
 def most_parts(w: Product) -> int:
     """The most parts of k that a candidate has; 0 without one."""
     return max((t["PARTS"] for t in split_candidates(w)), default=0)
-
-
-def split_slower(w: Product) -> str | None:
-    """Why an earlier step is faster: dividing k does not pay, by the model."""
-    split = min((predicted_us(w, t, t["PARTS"]) for t in split_candidates(w)), default=None)
-    if split is None:
-        return "c has tiles for all SMs, or k is too short to be divided"
-    whole = min(predicted_us(w, t) for t in candidates())
-    if split < GAIN * whole:
-        return None
-    return f"dividing k is predicted to take {split:.3g} us instead of {whole:.3g}"

@@ -1,0 +1,51 @@
+// The epilogue of products for rows of c of any length.
+#pragma once
+#include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/ptx/special_registers.cuh"
+
+namespace ptxkit {
+
+// The epilogue of single elements: that of Output in gemm.cuh, for rows of c of any length, `pitch` elements apart.
+template <int EPILOGUE, class T>
+struct ElementOutput {
+    T* c;
+    const T* bias;
+    unsigned m, n, pitch;
+    float alpha, beta;
+
+    static __device__ __forceinline__ float as_f32(T x) { return Convert<T>::low(x.bits); }
+
+    __device__ __forceinline__ float bias_of(unsigned col) const {
+        if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) return col < n ? as_f32(bias[col]) : 0.0f;
+        else return 0.0f;
+    }
+
+    // The bias of the two columns of a lane.
+    __device__ __forceinline__ float2 columns(unsigned col) const {
+        return {bias_of(col + laneid()), bias_of(col + 32 + laneid())};
+    }
+
+    __device__ __forceinline__ void row(const float* sums, unsigned row, unsigned col, float2 bias_of_columns) const {
+        const unsigned lane = laneid();
+        store(sums[lane], row, col + lane, bias_of_columns.x);
+        store(sums[lane + 32], row, col + 32 + lane, bias_of_columns.y);
+    }
+
+    // Two neighbouring sums.
+    __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col) const {
+        store(x, row, col, bias_of(col));
+        store(y, row, col + 1, bias_of(col + 1));
+    }
+
+    __device__ __forceinline__ void store(float x, unsigned row, unsigned col, float column_bias) const {
+        if (row >= m || col >= n) return;
+        T& out = c[static_cast<size_t>(row) * pitch + col];
+        if constexpr (EPILOGUE & ALPHA) x *= alpha;
+        if constexpr (EPILOGUE & BETA) x = fmaf(beta, as_f32(out), x);
+        if constexpr (EPILOGUE & ADD_BIAS) x += column_bias;
+        if constexpr (EPILOGUE & BIAS_GELU) x = activate<GELU>(x + column_bias);
+        out = Convert<T>::from_f32(x);
+    }
+};
+
+}  // namespace ptxkit

@@ -1,0 +1,172 @@
+// wgmma.mma_async of e4m3 with more numbers of columns, so that a tile may have as many columns as a matrix divided by the
+// number of SMs. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Target: sm_90a only. See
+// wgmma_e4m3.cuh for the order of the instructions, the descriptors and the layout of the accumulators.
+#pragma once
+#include "ptxkit/ptx/wgmma_e4m3.cuh"
+
+namespace ptxkit {
+
+__device__ __forceinline__ void wgmma_mma_async_m64n24k32_f32_e4m3_e4m3(
+    float (&d)[12], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %14, 0; wgmma.mma_async.sync.aligned.m64n24k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R12 "}, %12, %13, p, 1, 1;}"
+                 : PTXKIT_D8(0), PTXKIT_D4(8)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n40k32_f32_e4m3_e4m3(
+    float (&d)[20], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %22, 0; wgmma.mma_async.sync.aligned.m64n40k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R20 "}, %20, %21, p, 1, 1;}"
+                 : PTXKIT_D16(0), PTXKIT_D4(16)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n48k32_f32_e4m3_e4m3(
+    float (&d)[24], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %26, 0; wgmma.mma_async.sync.aligned.m64n48k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R24 "}, %24, %25, p, 1, 1;}"
+                 : PTXKIT_D16(0), PTXKIT_D8(16)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n56k32_f32_e4m3_e4m3(
+    float (&d)[28], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %30, 0; wgmma.mma_async.sync.aligned.m64n56k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R28 "}, %28, %29, p, 1, 1;}"
+                 : PTXKIT_D16(0), PTXKIT_D8(16), PTXKIT_D4(24)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n80k32_f32_e4m3_e4m3(
+    float (&d)[40], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R40 "}, %40, %41, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D8(32)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n96k32_f32_e4m3_e4m3(
+    float (&d)[48], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R48 "}, %48, %49, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D16(32)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n112k32_f32_e4m3_e4m3(
+    float (&d)[56], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %58, 0; wgmma.mma_async.sync.aligned.m64n112k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R56 "}, %56, %57, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D8(48)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n160k32_f32_e4m3_e4m3(
+    float (&d)[80], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R80 "}, %80, %81, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n192k32_f32_e4m3_e4m3(
+    float (&d)[96], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R96 "}, %96, %97, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(
+    float (&d)[112], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %114, 0; wgmma.mma_async.sync.aligned.m64n224k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R112 "}, %112, %113, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+// The same, where N follows from the number of accumulators of a thread, N / 2.
+
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[12], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n24k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[20], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n40k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[24], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n48k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[28], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n56k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[40], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n80k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[48], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n96k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[56], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n112k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[80], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n160k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[96], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n192k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[112], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+
+}  // namespace ptxkit

@@ -1,0 +1,239 @@
+"""Tiles and shares of stream_k.cuh: products with tiles of any multiple of 8 columns and equal shares of the steps of k.
+
+The tile is the one for which a model predicts the shortest time (:mod:`ptxkit.kernels.gemm.stream_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ptxkit import Work, cdiv
+from ptxkit.kernels.gemm import stream_model
+from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
+from ptxkit.kernels.measured import cluster_ctas, measured
+from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.gpus import DeviceFacts
+
+SOURCE = "matmul_stream_k.cu"
+MAX_STAGES = 32
+MIN_STAGES = 3
+STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
+SHARE_THREADS = 128  # of a CTA of the second launch
+MOST_SUMS = 128  # of a thread
+OTHER_REGISTERS = 40  # of a thread, for addresses and counters
+MOST_ROWS = 256  # of a box of a tensor map
+LINE_BYTES = 128
+
+COLUMNS = (64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+SPACE = {
+    "CONSUMERS": [1, 2, 3],  # warpgroups that multiply
+    "ROWS": [1, 2],  # times 64 rows of a for each of them
+    "COLUMNS": list(COLUMNS),  # rows of b in a tile
+    "SHARING": [1, 2, 4],  # CTAs of a cluster, which load the rows of a for each other
+    "CTAS_PER_SM": [1, 2],  # persistent CTAs that share the shared memory of an SM
+    "DIVIDED": [0, 1],  # 1: the steps of k of the last groups of tiles are shared by all clusters
+}
+
+
+class Product(Protocol):
+    """What the model needs of a product c = a b^T with c (m, n)."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def device(self) -> DeviceFacts: ...
+    @property
+    def a_layout(self) -> Literal["row", "column"]: ...
+    @property
+    def b_layout(self) -> Literal["row", "column"]: ...
+
+    def work(self) -> Work:
+        """Its flops and bytes."""
+
+
+@dataclass(frozen=True)
+class StreamKTile(TemplateStruct):
+    """``StreamKTile`` of cu/ptxkit/gemm/stream_k.cuh."""
+
+    CONSUMERS: int
+    ROWS: int
+    COLUMNS: int
+
+    @classmethod
+    def of(cls, t: Mapping[str, int]) -> StreamKTile:
+        """The template argument of a tile."""
+        return cls(t["CONSUMERS"], t["ROWS"], t["COLUMNS"])
+
+
+def height(t: Mapping[str, int]) -> int:
+    """Rows of a in a tile."""
+    return 64 * t["CONSUMERS"] * t["ROWS"]
+
+
+def loaded_rows(w: Product, t: Mapping[str, int]) -> int:
+    """Rows of a in a tile that a cluster loads: for each CTA a multiple of 8, the swizzle pattern; 64 of a column-major a."""
+    whole = 64 if w.a_layout == "column" else 8
+    return min(height(t), cdiv(w.m, whole * t["SHARING"]) * whole * t["SHARING"])
+
+
+def threads(t: Mapping[str, int]) -> int:
+    """Threads that multiply."""
+    return 128 * t["CONSUMERS"]
+
+
+def vectors(t: Mapping[str, int]) -> int:
+    """Vectors of four sums of a tile."""
+    return height(t) * t["COLUMNS"] // 4
+
+
+def stage_bytes(t: Mapping[str, int]) -> int:
+    """Bytes of a stage of the ring."""
+    return (height(t) + t["COLUMNS"]) * ROW_BYTES
+
+
+def stages(w: Product, t: Mapping[str, int]) -> int:
+    """Stages of the ring: as many as the shared memory of CTAS_PER_SM CTAs has room for."""
+    limits = w.device.target.limits
+    of_cta = min(limits.shared_bytes // t["CTAS_PER_SM"] - limits.reserved_bytes, limits.shared_bytes_per_cta)
+    return min((of_cta - STATIC_BYTES) // stage_bytes(t), MAX_STAGES)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the steps of k are divided: ``Shares`` of cu/ptxkit/gemm/stream_k.cuh.
+
+    Attributes:
+        down: groups of tiles down the rows of a. groups: all. steps: of k of a tile. whole: groups that each cluster computes.
+        shares: clusters with a share of the remaining groups, all or 0. sharing: CTAs of a cluster, and tiles of a group.
+        rows: of a that each CTA loads for its cluster. clusters: of the launch.
+    """
+
+    down: int
+    groups: int
+    steps: int
+    whole: int
+    shares: int
+    sharing: int
+    rows: int
+    clusters: int
+
+    @classmethod
+    def of(cls, w: Product, t: Mapping[str, int], itemsize: int = 2) -> Shares:
+        """The shares of a product of elements of ``itemsize`` bytes."""
+        down, steps, sharing = cdiv(w.m, height(t)), cdiv(w.k * itemsize, ROW_BYTES), t["SHARING"]
+        groups = down * cdiv(w.n, t["COLUMNS"] * sharing)
+        rows = loaded_rows(w, t) // sharing
+        resident = max(1, (cluster_ctas(w.device, sharing) if sharing > 1 else w.device.sms) // sharing) * t["CTAS_PER_SM"]
+        clusters = min(resident, groups * steps)
+        if t["DIVIDED"] and groups % clusters:
+            return cls(down, groups, steps, max(0, groups // clusters - 1), clusters, sharing, rows, clusters)
+        clusters = min(resident, groups)
+        return cls(down, groups, steps, cdiv(groups, clusters), 0, sharing, rows, clusters)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The arguments of both kernels."""
+        return (self.down, self.groups, self.steps, self.whole, self.shares, self.sharing, self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Steps of the cluster with the most of them."""
+        shared = (self.groups - self.whole * self.shares) * self.steps if self.shares else 0
+        return self.whole * self.steps + (cdiv(shared, self.shares) if self.shares else 0)
+
+
+def partial_bytes(t: Mapping[str, int], shares: Shares) -> int:
+    """Bytes of the partial sums of a launch."""
+    return 2 * shares.shares * shares.sharing * vectors(t) * 16
+
+
+def usable(w: Product, t: Mapping[str, int]) -> bool | str:
+    """The constraint of the variants with this kernel."""
+    rows = height(t)
+    if rows > MOST_ROWS:
+        return f"boxes of a tensor map have at most {MOST_ROWS} rows, fewer than {rows} of a"
+    if w.b_layout == "row" and t["COLUMNS"] % 64:
+        return f"COLUMNS={t['COLUMNS']} are no whole boxes of a row-major b"
+    if w.a_layout == "column" and rows // t["SHARING"] % 64:
+        of_cta = rows // t["SHARING"]
+        return f"each of {t['SHARING']} CTAs copies {of_cta} rows of a, which are no whole boxes of a column-major a"
+    if (sums := t["ROWS"] * t["COLUMNS"] // 2) > MOST_SUMS:
+        return f"a thread holds {sums} sums of {64 * t['ROWS']} x {t['COLUMNS']}, more than {MOST_SUMS}"
+    limits = w.device.target.limits
+    warps = cdiv(t["CTAS_PER_SM"] * (4 * t["CONSUMERS"] + 1), limits.subpartitions)
+    if sums + OTHER_REGISTERS > (room := limits.registers // limits.subpartitions // 32 // warps):
+        return f"{sums} sums need more than the {room} registers that a thread of {t['CTAS_PER_SM']} CTAs on an SM can have"
+    if (found := stages(w, t)) < MIN_STAGES:
+        return f"the shared memory of {t['CTAS_PER_SM']} CTAs has room for {max(0, found)} stages of {stage_bytes(t)} bytes"
+    if t["DIVIDED"] and not Shares.of(w, t).shares:
+        return "no group of tiles remains to be divided"
+    return True
+
+
+def candidates(w: Product) -> Iterator[dict[str, int]]:
+    """The tiles to consider: the numbers of columns for which whole waves of tiles are the fullest, and large ones."""
+    sizes = sorted(size for size in COLUMNS if w.b_layout == "column" or size % 64 == 0)
+    for consumers in SPACE["CONSUMERS"]:
+        for rows in SPACE["ROWS"]:
+            tall = 64 * consumers * rows
+            if tall > MOST_ROWS or (tall > 64 and tall - 64 >= w.m):
+                continue
+            down = cdiv(w.m, tall)
+            for sharing in SPACE["SHARING"]:
+                for ctas in SPACE["CTAS_PER_SM"]:
+                    slots = w.device.sms * ctas
+                    fitting = {sizes[-1], *(size for size in sizes if 96 <= size * rows <= 256 and size % 64 == 0)}
+                    for waves in (1, 2, 3):
+                        across = max(1, slots * waves // down)
+                        fitting |= {next((size for size in sizes if size >= cdiv(w.n, across)), sizes[-1])}
+                    for columns in sorted(fitting):
+                        for divided in SPACE["DIVIDED"]:
+                            yield {
+                                "CONSUMERS": consumers,
+                                "ROWS": rows,
+                                "COLUMNS": columns,
+                                "SHARING": sharing,
+                                "CTAS_PER_SM": ctas,
+                                "DIVIDED": divided,
+                            }
+
+
+def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2) -> float:
+    """The time by the model, of elements of ``itemsize`` bytes."""
+    shares, sms = Shares.of(w, t, itemsize), w.device.sms
+    ctas = shares.clusters * shares.sharing
+    on_sm, rows = cdiv(ctas, sms), loaded_rows(w, t)
+    work = StreamWork(
+        memory_bytes=w.work().bytes,
+        split=w.k * itemsize % LINE_BYTES != 0,
+        steps=shares.longest * on_sm,
+        rows=rows,
+        columns=t["COLUMNS"],
+        delivered=rows / shares.sharing + t["COLUMNS"],
+        sms=min(ctas, sms),
+        stages=stages(w, t) * on_sm,
+        units=height(t) / 64,
+        wgmma_columns=t["COLUMNS"],
+        ends=height(t) * t["COLUMNS"] * max(1, shares.whole),
+        partial_bytes=partial_bytes(t, shares),
+    )
+    entry = measured(w.device)
+    return stream_model.predicted_us(entry.stream_k, work, sms / entry.sms)
+
+
+def preferred(w: Product, itemsize: int = 2) -> Iterator[Mapping[str, Any]]:
+    """The candidates that can be used, the one with the shortest predicted time first."""
+    usable_ones = (t for t in candidates(w) if usable(w, t) is True)
+    yield from sorted(usable_ones, key=lambda t: predicted_us(w, t, itemsize))
+
+
+def partials(w: Product, itemsize: int = 2) -> int:
+    """The most elements of partial sums that a candidate has."""
+    divided = (t for t in candidates(w) if t["DIVIDED"] and usable(w, t) is True)
+    return max((partial_bytes(t, Shares.of(w, t, itemsize)) // 4 for t in divided), default=0)
