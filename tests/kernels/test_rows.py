@@ -8,7 +8,7 @@ from ptxkit.errors import UsageError
 from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.rows.row_tiles import shapes
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts
+from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts, reference_facts
 from ptxkit.workload import registry
 
 TARGET = Target.parse("sm_90a")
@@ -80,3 +80,11 @@ def test_every_gpu_has_shapes_that_hold_a_row(gpu, dtype):
             assert shape.threads * shape.vectors * shape.cluster * width(dtype) >= cols
             assert shape.cluster <= target.limits.portable_cluster
             assert shape.resident >= 1
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3, 4])
+def test_rows_of_any_number_of_arrays_have_shapes(inputs):
+    workload = registry.get("softmax_backward")(rows=300, cols=1021, dtype="bf16").on(reference_facts("sm_90a"))
+    found = list(shapes(workload, 1021, inputs, 44, False))
+    assert found
+    assert all(8 * shape.vectors * inputs <= 80 for shape in found)

@@ -33,13 +33,13 @@ LINE_LANES = 8  # threads of a warp whose vectors are a cache line of 128 bytes
 LATENCY_US = 1.33  # copying the resident rows of an SM should take at least this long, so that latency is covered
 CLUSTER_SHARE = {1: 1.0, 2: 0.95, 4: 0.82, 8: 0.7}  # CTAs of a row -> share of the bytes, as they wait for each other
 SCHEDULED = 128  # registers are given out for multiples of this many threads: a warp for each of an SM's four partitions
-WARP_VECTORS = {1: 4, 2: 5}  # arrays in registers -> maximum vectors of a thread where a row has one warp or less
+WARP_VECTORS = {True: 5, False: 4}  # whether two arrays are held -> maximum vectors of a thread, where a row has one warp
 CTA_US = 0.0003  # between the starts of two CTAs of a grid
 COLUMN_US = 0.025  # of latency for each column of a thread
 EXCHANGE_US = 0.2  # of latency for the sums over the warps of a row (docs/benchmarking.md)
 UNEVEN = 1.5  # factor of the waves of clusters, which do not reach all SMs
 CTA_COLUMNS = 8192  # columns of a CTA from which on another SM saves more than the exchange through its cluster costs
-HELD_COLUMNS = {1: 64, 2: 80}  # arrays in registers -> maximum number of columns of a thread
+HELD_COLUMNS = {True: 80, False: 64}  # the same -> maximum number of columns of a thread
 FEW_COLUMNS = {True: 32, False: 24}  # the same where all rows are resident; key: whether an SM has at most two CTAs
 LEAST_USED = 7 / 8  # share of the threads that have columns, of shapes that are preferred to others with as many bytes
 SINGLE_VECTORS = 2  # of a thread, of all arrays, where rows of 16 bits are accessed by single columns
@@ -84,7 +84,7 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
     Args:
         w: a workload with ``rows``, ``cols`` and ``dtype``.
         columns: that a row needs registers for.
-        inputs: arrays of which a thread holds its columns at a time, 1 or 2.
+        inputs: arrays of which a thread holds its columns at a time.
         beside: registers of a thread that hold no columns.
         shifted: whether rows that begin between two vectors move in vectors.
     """
@@ -97,7 +97,7 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
         if first <= cluster <= w.device.target.limits.portable_cluster
         if cluster == 1 or cluster == first or columns > CTA_COLUMNS * cluster
         for vectors in VECTORS
-        if wide * vectors * inputs <= HELD_COLUMNS[inputs]
+        if wide * vectors * inputs <= HELD_COLUMNS[inputs == 2]
         if (shape := _shape(w, columns, vectors, cluster, inputs, beside))
     ]
     enough = enough_bytes(w)
@@ -136,7 +136,7 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
     needed = cdiv(columns, wide * vectors * cluster)
     if needed <= SHARED_CTA // 2 and cluster == 1:
         lanes = 1 << (needed - 1).bit_length()
-        if vectors > 1 and (lanes < LINE_LANES or (lanes <= WARP and vectors > WARP_VECTORS[inputs])):
+        if vectors > 1 and (lanes < LINE_LANES or (lanes <= WARP and vectors > WARP_VECTORS[inputs == 2])):
             return None
         threads = block = max(lanes, min(SHARED_CTA, _fewest(w.rows * lanes, w.device.sms)))
         rows = block // lanes
