@@ -118,7 +118,9 @@ def renamed_option(old: str, new: str) -> Callable[[Command], Command]:
         if value and not ctx.resilient_parsing:
             raise UsageError(f"{old} is called {new} in `{ctx.command_path}`")
 
-    return click.option(old, hidden=True, expose_value=False, multiple=True, callback=refuse)
+    # Its parameter has a name of its own, since click would give the value of a parameter of the same name to both options.
+    parameter = "former_" + old.strip("-").replace("-", "_")
+    return click.option(old, parameter, hidden=True, expose_value=False, multiple=True, callback=refuse)
 
 
 cluster_option = click.option(
