@@ -77,9 +77,9 @@ def test_sizes_and_launch_are_those_of_the_host_code(kernel, sizes, launch, here
 
 
 def test_arrays_are_inputs_and_outputs_by_constness_and_copies(here):
-    made(here, "squares<float, 256>", "one")
-    made(here, "add", "two")
-    one, two = (registry.load_file(here / f"{name}.py")() for name in ("one", "two"))
+    made(here, "squares<float, 256>", "my_one")
+    made(here, "add", "my_two")
+    one, two = (registry.load_file(here / f"{name}.py")() for name in ("my_one", "my_two"))
     inputs = one.inputs(np.random.default_rng(0))
     assert {name: np.shape(value) for name, value in inputs.items()} == {"x": (1000,), "a": ()}
     assert inputs["a"] == np.float32(2.5)
