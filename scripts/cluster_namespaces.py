@@ -27,7 +27,7 @@ from pathlib import Path
 
 from ptxkit.cluster import roster
 from ptxkit.cluster.connection import connected
-from ptxkit.cluster.seats import CPU
+from ptxkit.cluster.jobs import CPU
 from ptxkit.cluster.security import write_keys
 from ptxkit.cluster.team import Team
 
@@ -123,7 +123,7 @@ def main() -> None:
             started = count
             with connected(address, keys, False) as cluster:
                 team = Team(cluster, (), lambda line: print(f"  {line}", flush=True))
-                while len(team.seats()) < count:
+                while len(team.workers()) < count:
                     time.sleep(0.2)
                 last = count == counts[-1]
                 if last and given.cut:
@@ -136,7 +136,7 @@ def main() -> None:
                 seconds = time.perf_counter() - begin
                 ended = sum(job.future.exception() is None for job in jobs)
                 costs = [1e3 * (time.process_time() - mine) / number, 1e3 * (processor_s(scheduler.pid) - its) / number]
-                done = sum(seat.done[CPU] for seat in team.seats())
+                done = sum(worker.done[CPU] for worker in team.workers())
                 team.end()
             first = first or number / seconds / count
             share = number / seconds / count / first

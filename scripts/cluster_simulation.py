@@ -27,10 +27,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptxkit.cluster import placing, seats
+from ptxkit.cluster import placing, workers
 from ptxkit.cluster.dispatch import PLACE_S
+from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.placing import Placing
-from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 from ptxkit.sweep.journal import read
 from ptxkit.sweep.run import AHEAD
 
@@ -71,9 +71,9 @@ class Simulation:
         self.requests: list[tuple[float, Callable[[], None]]] = []  # that wait for the client, with what each takes
         self.serving = False
         self.placing = Placing()
-        self.seats = [Seat(str(n), str(n), "host", {CPU: self.cores, GPU: 1}, {}) for n in range(self.gpus)]
+        self.workers = [WorkerState(str(n), str(n), "host", {CPU: self.cores, GPU: 1}, {}) for n in range(self.gpus)]
         self.idle = {CPU: [self.cores] * self.gpus, GPU: [1] * self.gpus}
-        self.queues: dict[str, list[deque[Job]]] = {name: [deque() for _ in self.seats] for name in (CPU, GPU)}
+        self.queues: dict[str, list[deque[Job]]] = {name: [deque() for _ in self.workers] for name in (CPU, GPU)}
         self.begun = [False] * self.gpus
         self._ask()
         self._place()
@@ -117,16 +117,16 @@ class Simulation:
 
     def _place(self) -> None:
         """Send jobs to workers, as many and as often as the policy of the cluster says."""
-        for seat, jobs in self.placing.next(self.seats):
+        for worker, jobs in self.placing.next(self.workers):
             self.bundles += 1
             for job in jobs:
-                seat.give(job, None)  # type: ignore[arg-type]  # nothing asks for its bundle
-            self._client(self.bundle, lambda seat=seat, jobs=jobs: self._arrive(seat, jobs))  # type: ignore[misc]
+                worker.give(job, None)  # type: ignore[arg-type]  # nothing asks for its bundle
+            self._client(self.bundle, lambda worker=worker, jobs=jobs: self._arrive(worker, jobs))  # type: ignore[misc]
         if self.placing.hurried:
             self._after(PLACE_S, self._place)
 
-    def _arrive(self, seat: Seat, jobs: Sequence[Job]) -> None:
-        worker = int(seat.address)
+    def _arrive(self, worker: WorkerState, jobs: Sequence[Job]) -> None:
+        worker = int(worker.address)
         self.queues[jobs[0].resource][worker].extend(jobs)
         self._begin(jobs[0].resource, worker)
 
@@ -154,7 +154,7 @@ class Simulation:
         self._client(self.answer, lambda: self._answered(job, worker))
 
     def _answered(self, job: Job, worker: int) -> None:
-        self.seats[worker].take(job)
+        self.workers[worker].take(job)
         self.placing.took(job)
         if job.resource == CPU:
             self.placing.accept(Job("measuring", GPU, divmod, tuple, prefers=str(worker)))
@@ -194,7 +194,7 @@ def main() -> None:
     print("GPUs  seconds  a second  over linear  client busy  compile busy  GPU busy  tasks  limit")
     first = 0.0
     clock = Clock()
-    placing.time = seats.time = clock  # type: ignore[assignment]
+    placing.time = workers.time = clock  # type: ignore[assignment]
     for gpus in map(int, given.gpus.split(",")):
         generator = random.Random(gpus)
         compiling, measuring = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ptxkit.cluster import work
 from ptxkit.cluster.calls import call
-from ptxkit.cluster.seats import Bundle, Job, Seat
+from ptxkit.cluster.jobs import Bundle, Job, WorkerState
 from ptxkit.errors import FaultError
 
 RESULT_S = 20.0  # to get a result from a worker
@@ -29,7 +29,7 @@ class Bundles:
         self,
         client: Any,
         post: Callable[..., None],
-        finished: Callable[[Seat, Job, Any, BaseException | None], None],
+        finished: Callable[[WorkerState, Job, Any, BaseException | None], None],
     ) -> None:
         self._client, self._post, self._finished = client, post, finished
         self._topic = f"ptxkit-{uuid.uuid4().hex}"
@@ -39,7 +39,7 @@ class Bundles:
         self._gatherer = ThreadPoolExecutor(4, "ptxkit-gatherer")  # workers may hang
         client.subscribe_topic(self._topic, lambda event: post(self.answered, *event[1]))
 
-    def send(self, seat: Seat, jobs: Sequence[Job]) -> None:
+    def send(self, worker: WorkerState, jobs: Sequence[Job]) -> None:
         """Let a worker execute jobs of one resource."""
         numbered = {next(self._numbers): job for job in jobs}
         parcel = work.parcel([(number, job.function, job.arguments()) for number, job in numbered.items()])
@@ -48,15 +48,15 @@ class Bundles:
             self._topic,
             jobs[0].resource,
             parcel,
-            workers=[seat.address],
+            workers=[worker.address],
             allow_other_workers=False,
             pure=False,
             retries=0,
         )
-        bundle = Bundle(seat, task, numbered)
+        bundle = Bundle(worker, task, numbered)
         for number, job in numbered.items():
             self._where[number] = bundle
-            seat.give(job, bundle)
+            worker.give(job, bundle)
 
     def answered(self, number: int, answer: bytes, seconds: float = 0.0) -> None:
         """The answer to a job has arrived; not for the first time, perhaps, or after its worker was given up."""
@@ -71,11 +71,11 @@ class Bundles:
         if bundle is None:
             return
         job = bundle.jobs.pop(number)
-        bundle.seat.take(job)
+        bundle.worker.take(job)
         if not bundle.jobs:
             self._ended.append(bundle.task)
         job.seconds = seconds
-        self._finished(bundle.seat, job, result, error)
+        self._finished(bundle.worker, job, result, error)
 
     def look(self) -> None:
         """Ask for what did not arrive: answers are lost with a connection; and forget tasks that have ended."""
@@ -106,14 +106,14 @@ class Bundles:
         for number in reversed(list(bundle.jobs)):  # each is placed before those that wait
             self._take(number, None, error, 0.0)
 
-    def recall(self, seat: Seat, resource: str | None = None) -> list[Job]:
+    def recall(self, worker: WorkerState, resource: str | None = None) -> list[Job]:
         """Take back the jobs of a worker: answers to them are ignored.
 
         Args:
             resource: only the jobs that take it; None for all.
         """
-        jobs = [job for job in seat.running if resource is None or job.resource == resource]
-        bundles = {seat.take(job) for job in jobs}
+        jobs = [job for job in worker.running if resource is None or job.resource == resource]
+        bundles = {worker.take(job) for job in jobs}
         for bundle in bundles:
             for number in bundle.jobs:
                 self._where.pop(number, None)

@@ -16,7 +16,7 @@ from ptxkit.cluster import case_tasks
 from ptxkit.cluster.case_tasks import CaseOrder, CaseSpec
 from ptxkit.cluster.connection import Connection
 from ptxkit.cluster.gpus import ClusterGpu
-from ptxkit.cluster.seats import CPU, GPU, Job
+from ptxkit.cluster.jobs import CPU, GPU, Job
 from ptxkit.cluster.team import Team, on_workers
 from ptxkit.errors import PtxkitError, UnavailableError, UsageError
 from ptxkit.runtime.device import is_timed

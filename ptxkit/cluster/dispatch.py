@@ -20,10 +20,10 @@ from typing import Any
 
 from ptxkit.cluster.bundles import RESULT_S, Bundles
 from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
+from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState, slots_of
 from ptxkit.cluster.placing import Placing
 from ptxkit.cluster.reasons import reason
 from ptxkit.cluster.roster import Roster
-from ptxkit.cluster.seats import CPU, GPU, Job, Seat, slots_of
 from ptxkit.cluster.suspects import Suspects
 from ptxkit.cluster.work import NotBegun
 from ptxkit.errors import FaultError, UnavailableError
@@ -66,9 +66,9 @@ class Dispatcher:
         self._thread.start()
 
     @property
-    def seats(self) -> dict[str, Seat]:
+    def workers(self) -> dict[str, WorkerState]:
         """Address -> a worker that is used."""
-        return self._roster.seats
+        return self._roster.workers
 
     def submit(self, job: Job) -> Job:
         """Execute a job when a worker is free."""
@@ -83,11 +83,11 @@ class Dispatcher:
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._ready.wait(LOOK_S):
-            if self._roster.refused and not self._roster.asked and not self.seats:
+            if self._roster.refused and not self._roster.asked and not self.workers:
                 break
         if self._failed is not None:
             raise self._failed
-        if not self.seats:
+        if not self.workers:
             raise self._roster.nobody()
 
     def stop_measuring(self, address: str, why: str) -> None:
@@ -96,7 +96,7 @@ class Dispatcher:
 
     def slots(self, resource: str) -> int:
         """How many jobs all workers execute at a time."""
-        return slots_of(list(self.seats.values()), resource)
+        return slots_of(list(self.workers.values()), resource)
 
     def close(self) -> None:
         """Cancel everything and stop; futures of jobs are cancelled."""
@@ -139,7 +139,7 @@ class Dispatcher:
             event, arguments = self._events.get()
             if event == self._accept or self._bundles.is_answer(event):
                 event(*arguments)
-        running = [job for seat in self.seats.values() for job in seat.running]
+        running = [job for worker in self.workers.values() for job in worker.running]
         for job in [*running, *self._placing.everything(), *self._suspects.aside]:
             if self._failed is None:
                 job.future.cancel()
@@ -154,76 +154,76 @@ class Dispatcher:
 
     def _look(self) -> None:
         """See which workers have come and gone."""
-        for seat, how in self._roster.look():
-            self._lose(seat, how)
+        for worker, how in self._roster.look():
+            self._lose(worker, how)
         self._suspects.by_chance = self._roster.ended_unused
         self._roster.check(starved=self._placing.waits(GPU) and not self.slots(GPU))
         self._bundles.look()
-        if self.seats:
+        if self.workers:
             self._ready.set()
 
-    def _lose(self, seat: Seat, how: str) -> None:
+    def _lose(self, worker: WorkerState, how: str) -> None:
         """A worker has ended or hangs: its jobs are placed on others."""
-        self._say(f"the worker {seat} {how}; {len(seat.running)} of its tasks are started again")
-        begun = seat.begun()
-        others = [job for job in self._bundles.recall(seat) if job not in begun]
+        self._say(f"the worker {worker} {how}; {len(worker.running)} of its tasks are started again")
+        begun = worker.begun()
+        others = [job for job in self._bundles.recall(worker) if job not in begun]
         self._placing.again(others)
-        self._placing.again(self._suspects.ended(f"{seat}", begun))
+        self._placing.again(self._suspects.ended(f"{worker}", begun))
 
-    def _finished(self, seat: Seat, job: Job, result: Any, error: BaseException | None) -> None:
+    def _finished(self, worker: WorkerState, job: Job, result: Any, error: BaseException | None) -> None:
         """A job has an answer, or will get none."""
         kind = type(error).__name__
         if error is None:
-            seat.done[job.resource] += 1
-            job.where = seat.address
+            worker.done[job.resource] += 1
+            job.where = worker.address
             self._placing.took(job)
             if not job.future.done():
                 job.future.set_result(result)
         elif isinstance(error, WorkerUnfit):
             self._placing.accept(job, first=True)
-            self._retire(seat, f"the worker {seat} is not used any more: {error}")
+            self._retire(worker, f"the worker {worker} is not used any more: {error}")
         elif isinstance(error, WorkerThrottled):
             self._placing.accept(job, first=True)
-            self._rest(seat, str(error))
+            self._rest(worker, str(error))
         elif isinstance(error, WorkerFailed) or kind == "KilledWorker":
-            self._placing.again(self._suspects.ended(f"{seat}", [job]))
+            self._placing.again(self._suspects.ended(f"{worker}", [job]))
         elif isinstance(error, NotBegun) or kind in LOST:  # the connection was lost with the result
             self._placing.accept(job, first=True)
         elif not job.future.done():
             job.future.set_exception(error)
 
-    def _retire(self, seat: Seat, why: str) -> None:
+    def _retire(self, worker: WorkerState, why: str) -> None:
         """Do not use a worker any more; its jobs are placed on others."""
-        if self.seats.get(seat.address) is seat:
-            self._roster.refuse(seat.address, why)
-        self._placing.again(self._bundles.recall(seat))
+        if self.workers.get(worker.address) is worker:
+            self._roster.refuse(worker.address, why)
+        self._placing.again(self._bundles.recall(worker))
 
-    def _rest(self, seat: Seat, why: str) -> None:
+    def _rest(self, worker: WorkerState, why: str) -> None:
         """Give a GPU that throttles no job for a while; after several times, none any more."""
-        seat.rests += 1
-        if seat.rests > RESTS:
-            self._retire(seat, f"the worker {seat} is not used any more: {why}, {seat.rests} times")
+        worker.rests += 1
+        if worker.rests > RESTS:
+            self._retire(worker, f"the worker {worker} is not used any more: {why}, {worker.rests} times")
             return
-        seat.rests_until = time.monotonic() + REST_S
-        self._placing.again(self._bundles.recall(seat, GPU))
-        self._say(f"the worker {seat} measures nothing for {REST_S:g} s: {why}")
+        worker.rests_until = time.monotonic() + REST_S
+        self._placing.again(self._bundles.recall(worker, GPU))
+        self._say(f"the worker {worker} measures nothing for {REST_S:g} s: {why}")
 
     def _stop_measuring(self, address: str, why: str) -> None:
-        seat = self.seats.get(address)
-        if seat is not None and seat.slots.get(GPU):
-            seat.slots[GPU] = 0
-            self._placing.again(self._bundles.recall(seat, GPU))
-            self._say(f"the worker {seat} only compiles from now on: {why}")
+        worker = self.workers.get(address)
+        if worker is not None and worker.slots.get(GPU):
+            worker.slots[GPU] = 0
+            self._placing.again(self._bundles.recall(worker, GPU))
+            self._say(f"the worker {worker} only compiles from now on: {why}")
 
     def _place(self) -> None:
         """Give jobs to the workers that are free."""
-        for seat, job in self._placing.pinned(self.seats):
-            if seat is not None:
-                self._bundles.send(seat, [job])
+        for worker, job in self._placing.pinned(self.workers):
+            if worker is not None:
+                self._bundles.send(worker, [job])
             elif not job.future.done():
                 job.future.set_exception(FaultError("its worker is not there any more"))
-        busy = self._placing.waits(CPU) or self._placing.waits(GPU) or any(seat.running for seat in self.seats.values())
+        busy = self._placing.waits(CPU) or self._placing.waits(GPU) or any(worker.running for worker in self.workers.values())
         if self._suspects.aside and not busy:
             self._placing.again(self._suspects.judge())
-        for chosen, jobs in self._placing.next(self.seats.values()):
+        for chosen, jobs in self._placing.next(self.workers.values()):
             self._bundles.send(chosen, jobs)

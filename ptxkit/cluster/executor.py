@@ -10,8 +10,8 @@ from typing import Any
 
 from ptxkit.cluster import tasks
 from ptxkit.cluster.connection import Connection
+from ptxkit.cluster.jobs import CPU, GPU, Job
 from ptxkit.cluster.outliers import outliers
-from ptxkit.cluster.seats import CPU, GPU, Job
 from ptxkit.cluster.team import Team, on_workers
 from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.sweep.compiling import Compiled
@@ -125,19 +125,19 @@ class ClusterExecutor:
     def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
         """See :class:`~ptxkit.sweep.executor.Executor`; a worker that cannot is left out."""
         known = [self._known(Tile(tile)) for tile in tiles]
-        others = [seat for seat in self._team.seats() if seat.slots.get(GPU) and seat.address != self._decided_by]
+        others = [worker for worker in self._team.workers() if worker.slots.get(GPU) and worker.address != self._decided_by]
         jobs = [
             self._team.submit(
-                GPU, "measuring the best", tasks.measure_leaders, lambda: (self._order, known, budget_s), only=seat.address
+                GPU, "measuring the best", tasks.measure_leaders, lambda: (self._order, known, budget_s), only=worker.address
             )
-            for seat in others
+            for worker in others
         ]
         found = []
-        for seat, job in zip(others, jobs, strict=True):
+        for worker, job in zip(others, jobs, strict=True):
             try:
                 found.append(job.future.result())
             except (FaultError, UnavailableError) as error:
-                self._say(f"the best are not compared on {seat}: {error}")
+                self._say(f"the best are not compared on {worker}: {error}")
         return found
 
     def report(self) -> str:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ptxkit.cluster.seats import CPU, GPU, Job, Seat
+from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 
 BUNDLES_S = 80.0  # most bundles of a resource a second: each takes some milliseconds of the client and its scheduler
 AT_ONCE = 8  # bundles that may follow each other without a pause
@@ -76,26 +76,26 @@ class Placing:
         """All jobs that wait."""
         return [*self._waiting[CPU], *self._waiting[GPU], *self._pinned]
 
-    def pinned(self, seats: dict[str, Seat]) -> Iterator[tuple[Seat | None, Job]]:
+    def pinned(self, workers: dict[str, WorkerState]) -> Iterator[tuple[WorkerState | None, Job]]:
         """Jobs that one worker must execute, with it where it is free, and with None where it is lost."""
         for job in list(self._pinned):
-            seat = seats.get(job.only)
-            if seat is not None and not seat.slots.get(job.resource):
-                seat = None
-            if seat is None or seat.room(job.resource) > 0:
+            worker = workers.get(job.only)
+            if worker is not None and not worker.slots.get(job.resource):
+                worker = None
+            if worker is None or worker.room(job.resource) > 0:
                 self._pinned.remove(job)
-                yield seat, job
+                yield worker, job
 
-    def next(self, seats: Iterable[Seat]) -> Iterator[tuple[Seat, list[Job]]]:
+    def next(self, workers: Iterable[WorkerState]) -> Iterator[tuple[WorkerState, list[Job]]]:
         """Workers, and the jobs that each of them is to get now. Each must be sent before the next one is asked for."""
-        every = list(seats)
+        every = list(workers)
         self.hurried = False
         for resource in (GPU, CPU):
-            able = [seat for seat in every if seat.slots.get(resource)]
+            able = [worker for worker in every if worker.slots.get(resource)]
             reserved, suspect = self._suspect(resource, able)
             if reserved is not None and suspect is not None:
                 yield reserved, [suspect]
-            able = [seat for seat in able if seat is not reserved and not seat.suspected]
+            able = [worker for worker in able if worker is not reserved and not worker.suspected]
             sent = True
             while sent:
                 sent = False
@@ -103,7 +103,7 @@ class Placing:
                     sent = True
                     yield bundle
 
-    def _suspect(self, resource: str, able: list[Seat]) -> tuple[Seat | None, Job | None]:
+    def _suspect(self, resource: str, able: list[WorkerState]) -> tuple[WorkerState | None, Job | None]:
         """The worker that is kept for jobs that were executed by a worker that ended; and one of them, if it is free.
 
         One that has executed jobs before is preferred: on another, the job would be suspected again if the worker ended
@@ -112,21 +112,21 @@ class Placing:
         suspect = next((job for job in self._waiting[resource] if job.ended), None)
         if suspect is None:
             return None, None
-        reserved = min(able, key=lambda seat: (not seat.done[resource], len(seat.running)), default=None)
+        reserved = min(able, key=lambda worker: (not worker.done[resource], len(worker.running)), default=None)
         if reserved is None or reserved.running:
             return reserved, None
         self._waiting[resource].remove(suspect)
         return reserved, suspect
 
-    def _round(self, resource: str, able: list[Seat]) -> Iterator[tuple[Seat, list[Job]]]:
+    def _round(self, resource: str, able: list[WorkerState]) -> Iterator[tuple[WorkerState, list[Job]]]:
         """One bundle for each worker that can get more, those with little to do first; jobs are divided evenly."""
         waiting, budget = self._waiting[resource], self._budget[resource]
         if not waiting or not able:
             return
         rooms = self._rooms(resource, able)
-        free = [seat for seat, room in rooms.items() if room > 0]
-        free.sort(key=lambda seat: seat.count(resource) / seat.slots[resource])
-        for place, seat in enumerate(free):
+        free = [worker for worker, room in rooms.items() if room > 0]
+        free.sort(key=lambda worker: worker.count(resource) / worker.slots[resource])
+        for place, worker in enumerate(free):
             ready = sum(not job.ended for job in waiting)
             left = budget.left()
             self.hurried |= bool(ready and not left)
@@ -134,34 +134,34 @@ class Placing:
                 return
             budget.take()
             share = math.ceil(ready / min(left, len(free) - place))
-            yield seat, self._chosen(waiting, seat, min(share, rooms[seat]))
+            yield worker, self._chosen(waiting, worker, min(share, rooms[worker]))
 
-    def _rooms(self, resource: str, able: list[Seat]) -> dict[Seat, int]:
+    def _rooms(self, resource: str, able: list[WorkerState]) -> dict[WorkerState, int]:
         """How many more jobs each worker can get: no more than its share of all jobs, however short the first ones were.
 
         Jobs do not move from one worker to another, and the first answers are those of the shortest jobs.
         """
-        jobs = len(self._waiting[resource]) + sum(seat.count(resource) for seat in able)
-        each = jobs / sum(seat.slots[resource] for seat in able)
+        jobs = len(self._waiting[resource]) + sum(worker.count(resource) for worker in able)
+        each = jobs / sum(worker.slots[resource] for worker in able)
         rooms = {}
-        for seat in able:
-            share = max(seat.slots[resource], math.ceil(each * seat.slots[resource]))
-            rooms[seat] = min(seat.room(resource, self._ahead(resource, seat, len(able))), share - seat.count(resource))
+        for worker in able:
+            share = max(worker.slots[resource], math.ceil(each * worker.slots[resource]))
+            rooms[worker] = min(worker.room(resource, self._ahead(resource, worker, len(able))), share - worker.count(resource))
         return rooms
 
-    def _ahead(self, resource: str, seat: Seat, workers: int) -> int:
+    def _ahead(self, resource: str, worker: WorkerState, workers: int) -> int:
         """How many jobs wait on a worker while it executes others."""
         seconds = self._seconds.get(resource)
         if seconds is None:
             return 0
         lead = min(MOST_LEAD_S, LEAD_S + workers / BUNDLES_S)
-        return int(seat.slots[resource] * lead / max(seconds, 1e-3))
+        return int(worker.slots[resource] * lead / max(seconds, 1e-3))
 
     @staticmethod
-    def _chosen(waiting: deque[Job], seat: Seat, count: int) -> list[Job]:
+    def _chosen(waiting: deque[Job], worker: WorkerState, count: int) -> list[Job]:
         """Take jobs for a worker: those that prefer it before others."""
         ready = [job for job in waiting if not job.ended]
-        chosen = sorted(ready, key=lambda job: job.prefers != seat.address)[:count]
+        chosen = sorted(ready, key=lambda job: job.prefers != worker.address)[:count]
         taken = set(chosen)
         rest = [job for job in waiting if job not in taken]
         waiting.clear()

@@ -11,8 +11,8 @@ from typing import Any
 from ptxkit.cluster.calls import call
 from ptxkit.cluster.connection import listed_workers
 from ptxkit.cluster.identity import difference, identity
+from ptxkit.cluster.jobs import CPU, GPU, WorkerState
 from ptxkit.cluster.reasons import reason
-from ptxkit.cluster.seats import CPU, GPU, Seat
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError
 
@@ -41,8 +41,8 @@ class Roster:
         post: lets the dispatcher's thread call a function with arguments.
 
     Attributes:
-        seats: address -> a worker that is used. refused: address -> why a worker is not used. asked: addresses of workers that
-            are being described. ended_unused: number of workers that ended while they were being described.
+        workers: address -> a worker that is used. refused: address -> why a worker is not used. asked: addresses of workers
+            that are being described. ended_unused: number of workers that ended while they were being described.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Roster:
         self._client, self._title, self._kernels, self._say = client, title, tuple(kernels), say
         self._gpu_model, self._post = gpu_model, post
         self._mine = identity(*self._kernels)
-        self.seats: dict[str, Seat] = {}
+        self.workers: dict[str, WorkerState] = {}
         self.refused: dict[str, str] = {}
         self.asked: set[str] = set()
         self.ended_unused = 0
@@ -66,11 +66,11 @@ class Roster:
         self._describer = ThreadPoolExecutor(8, "ptxkit-describer")  # workers may hang
         self._alone_since = self._connected_at = time.monotonic()
 
-    def look(self) -> list[tuple[Seat, str]]:
+    def look(self) -> list[tuple[WorkerState, str]]:
         """Compare the scheduler's list of workers with ours.
 
         Returns:
-            The workers that are lost, and how. They are not in ``seats`` any more.
+            The workers that are lost, and how. They are not in ``workers`` any more.
 
         Raises:
             UnavailableError: the scheduler does not answer.
@@ -88,7 +88,7 @@ class Roster:
         self._connected_at = now
         return self._compare(listed.result(), now)
 
-    def _compare(self, workers: Mapping[str, Any], now: float) -> list[tuple[Seat, str]]:
+    def _compare(self, workers: Mapping[str, Any], now: float) -> list[tuple[WorkerState, str]]:
         for address, info in workers.items():
             life = self._lives.get(address)
             if life is None or life.last_seen != info["last_seen"]:
@@ -97,13 +97,13 @@ class Roster:
             del self._lives[address]
             self.refused.pop(address, None)
             self.ended_unused += address in self.asked
-        lost = [(seat, "has ended") for a, seat in self.seats.items() if a not in self._lives]
+        lost = [(worker, "has ended") for a, worker in self.workers.items() if a not in self._lives]
         hung = f"has given no sign of life for {HUNG_S:g} s"
-        lost += [(s, hung) for a, s in self.seats.items() if a in self._lives and self._lives[a].hung]
-        for seat, _ in lost:
-            del self.seats[seat.address]
+        lost += [(s, hung) for a, s in self.workers.items() if a in self._lives and self._lives[a].hung]
+        for worker, _ in lost:
+            del self.workers[worker.address]
         for address, life in self._lives.items():
-            new = address not in self.seats and address not in self.refused and address not in self.asked
+            new = address not in self.workers and address not in self.refused and address not in self.asked
             if new and not life.hung:
                 self.asked.add(address)
                 self._describer.submit(self._describe, address, workers[address])
@@ -119,7 +119,7 @@ class Roster:
             UnavailableError: there has been none for too long.
         """
         now = time.monotonic()
-        if any(seat.slots for seat in self.seats.values()) and not starved:
+        if any(worker.slots for worker in self.workers.values()) and not starved:
             self._alone_since = now
         elif now - self._alone_since > NOBODY_S:
             raise self.nobody()
@@ -155,11 +155,11 @@ class Roster:
         slots = {CPU: int(found["started"]["slots"]), GPU: int(found["started"]["gpu"] is not None)}
         if self._gpu_model is not None and slots[GPU] and found["started"]["gpu"]["name"] != self._gpu_model:
             slots[GPU] = 0  # it compiles
-        self.seats[address] = Seat(address, name, found["host"], slots, found)
+        self.workers[address] = WorkerState(address, name, found["host"], slots, found)
 
     def refuse(self, address: str, message: str) -> None:
         """Do not use a worker, or not any more."""
-        self.seats.pop(address, None)
+        self.workers.pop(address, None)
         self.refused[address] = message
         self._say(message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from ptxkit.cluster.seats import Job
+from ptxkit.cluster.jobs import Job
 from ptxkit.errors import FaultError
 
 DEATHS = 2  # workers that may end while they execute a job, before it is put aside

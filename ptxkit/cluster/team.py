@@ -14,7 +14,7 @@ from ptxkit.cluster import held
 from ptxkit.cluster.calls import call
 from ptxkit.cluster.connection import Connection
 from ptxkit.cluster.dispatch import Dispatcher
-from ptxkit.cluster.seats import CPU, GPU, Job, Seat
+from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 
 WORKERS_S = 60.0  # to wait for the first worker that can be used
 REPORT_S = 0.2  # for which a report is repeated: one about many workers takes time
@@ -67,23 +67,23 @@ class Team:
         """How many jobs all workers execute at a time, at least 1."""
         return max(1, self.dispatcher.slots(resource))
 
-    def seats(self) -> list[Seat]:
+    def workers(self) -> list[WorkerState]:
         """The workers that are used now, sorted by name."""
-        return sorted(self.dispatcher.seats.values(), key=lambda seat: seat.name)
+        return sorted(self.dispatcher.workers.values(), key=lambda worker: worker.name)
 
     def report(self) -> str:
         """How many workers there are and what each has done, and below that a line about each of them."""
         if time.monotonic() - self._reported_at < REPORT_S:
             return self._report
-        seats = self.seats()
-        each = " ".join(f"{seat.name}:{seat.done[GPU] or seat.done[CPU]}" for seat in seats)
-        self._report = "\n".join([f"{len(seats)} workers {each}", *(seat.line() for seat in seats)])
+        workers = self.workers()
+        each = " ".join(f"{worker.name}:{worker.done[GPU] or worker.done[CPU]}" for worker in workers)
+        self._report = "\n".join([f"{len(workers)} workers {each}", *(worker.line() for worker in workers)])
         self._reported_at = time.monotonic()
         return self._report
 
     def hosts(self) -> Counter[str]:
         """How many workers each machine has."""
-        return Counter(seat.host for seat in self.seats())
+        return Counter(worker.host for worker in self.workers())
 
     def abort(self) -> None:
         """Stop what is being executed."""
@@ -91,7 +91,7 @@ class Team:
 
     def end(self) -> None:
         """Stop everything, and end the processes that workers have started for the command."""
-        addresses = list(self.dispatcher.seats)
+        addresses = list(self.dispatcher.workers)
         self.dispatcher.close()
         if addresses and self._client.status == "running":
             with suppress(OSError, TimeoutError):  # a worker that does not answer ends its processes by itself after a while

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from ptxkit.cluster.held import WorkerThrottled, WorkerUnfit
-from ptxkit.cluster.seats import GPU
+from ptxkit.cluster.jobs import GPU
 from ptxkit.errors import FaultError, PtxkitError
 
 

@@ -10,28 +10,28 @@ import pytest
 from ptxkit.cluster import placing, roster, work
 from ptxkit.cluster.bundles import Bundles
 from ptxkit.cluster.held import WorkerThrottled
+from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.placing import Placing
-from ptxkit.cluster.seats import CPU, GPU, Job, Seat
 from ptxkit.cluster.suspects import Suspects
 from ptxkit.errors import FaultError, PtxkitError
 
 
-def seat(name, cpu=2, gpu=1):
-    return Seat(name, name, "host", {CPU: cpu, GPU: gpu}, {})
+def worker(name, cpu=2, gpu=1):
+    return WorkerState(name, name, "host", {CPU: cpu, GPU: gpu}, {})
 
 
 def job(resource=GPU, prefers="", only=""):
     return Job("measuring", resource, divmod, lambda: (7, 2), prefers, only)
 
 
-def placed(waiting, seats, seconds=None):
+def placed(waiting, workers, seconds=None):
     """Place jobs and return (name of the worker, number of jobs) of each bundle."""
     if seconds is not None:
         done = job(waiting.resource if isinstance(waiting, Job) else GPU)
         done.seconds = seconds
         waiting.took(done)
     found = []
-    for chosen, jobs in waiting.next(seats):
+    for chosen, jobs in waiting.next(workers):
         for one in jobs:
             chosen.give(one, None)
         found.append((chosen.name, len(jobs)))
@@ -55,45 +55,45 @@ def accepted(count, **given):
 
 def test_a_job_is_sent_at_once_and_a_gpu_gets_no_second_one_before_its_time_is_known(clock):
     waiting, _ = accepted(5)
-    assert placed(waiting, [seat("a"), seat("b")]) == [("a", 1), ("b", 1)]
+    assert placed(waiting, [worker("a"), worker("b")]) == [("a", 1), ("b", 1)]
     assert not waiting.hurried
 
 
 def test_short_jobs_wait_on_their_worker_and_are_divided_evenly(clock):
     waiting, _ = accepted(8)
-    assert placed(waiting, [seat("a"), seat("b")], seconds=0.03) == [("a", 4), ("b", 4)]
+    assert placed(waiting, [worker("a"), worker("b")], seconds=0.03) == [("a", 4), ("b", 4)]
 
 
 def test_no_job_waits_behind_a_long_one(clock):
     waiting, _ = accepted(8)
-    assert placed(waiting, [seat("a")], seconds=5.0) == [("a", 1)]
+    assert placed(waiting, [worker("a")], seconds=5.0) == [("a", 1)]
 
 
 def test_jobs_that_come_faster_than_bundles_may_be_sent_go_together(clock, monkeypatch):
     monkeypatch.setattr(placing, "AT_ONCE", 2)
     waiting, _ = accepted(2)
-    seats = [seat("a"), seat("b")]
-    assert placed(waiting, seats) == [("a", 1), ("b", 1)]
+    workers = [worker("a"), worker("b")]
+    assert placed(waiting, workers) == [("a", 1), ("b", 1)]
     for _ in range(40):
         waiting.accept(job())
-    assert placed(waiting, seats, seconds=0.005) == []
+    assert placed(waiting, workers, seconds=0.005) == []
     assert waiting.hurried
     clock[0] += 2 / placing.BUNDLES_S
-    assert placed(waiting, seats) == [("a", 20), ("b", 20)]
+    assert placed(waiting, workers) == [("a", 20), ("b", 20)]
 
 
 def test_no_worker_gets_more_than_its_share_after_one_short_job(clock):
     waiting, _ = accepted(100)
-    seats = [seat(name) for name in "abcd"]
-    placed(waiting, seats, seconds=1e-4)
-    assert [one.count(GPU) for one in seats] == [25, 25, 25, 25]
+    workers = [worker(name) for name in "abcd"]
+    placed(waiting, workers, seconds=1e-4)
+    assert [one.count(GPU) for one in workers] == [25, 25, 25, 25]
 
 
 def test_a_worker_gets_what_it_compiled(clock):
     waiting = Placing()
     for name in "abba":
         waiting.accept(job(prefers=name))
-    a, b = seat("a"), seat("b")
+    a, b = worker("a"), worker("b")
     placed(waiting, [a, b], seconds=0.03)
     assert {one.prefers for one in a.running} == {"a"}
     assert {one.prefers for one in b.running} == {"b"}
@@ -102,14 +102,14 @@ def test_a_worker_gets_what_it_compiled(clock):
 def test_a_suspect_is_executed_alone(clock):
     waiting, jobs = accepted(4, resource=CPU)
     jobs[2].ended.append("c")
-    a, b = seat("a", cpu=4), seat("b", cpu=4)
+    a, b = worker("a", cpu=4), worker("b", cpu=4)
     placed(waiting, [a, b])
     assert list(a.running) == [jobs[2]]
     assert list(b.running) == [jobs[0], jobs[1], jobs[3]]
 
 
 def test_a_job_for_one_worker_waits_for_it_or_learns_that_it_is_lost(clock):
-    waiting, a = Placing(), seat("a")
+    waiting, a = Placing(), worker("a")
     here, there = job(only="a"), job(only="b")
     waiting.accept(here)
     waiting.accept(there)
@@ -121,7 +121,7 @@ def test_a_job_for_one_worker_waits_for_it_or_learns_that_it_is_lost(clock):
 
 
 def test_jobs_that_a_worker_cannot_have_begun_are_not_suspected():
-    a, jobs = seat("a", cpu=2, gpu=1), [job(CPU) for _ in range(6)] + [job(GPU) for _ in range(6)]
+    a, jobs = worker("a", cpu=2, gpu=1), [job(CPU) for _ in range(6)] + [job(GPU) for _ in range(6)]
     for one in jobs:
         a.give(one, None)
     assert a.begun() == [*jobs[:4], *jobs[6:8]]
@@ -175,7 +175,7 @@ def test_a_worker_that_was_started_again_is_named_once():
 def test_a_suspect_is_executed_on_a_worker_whose_processes_have_started(clock):
     waiting, jobs = accepted(1)
     jobs[0].ended.append("c")
-    fresh, warm = seat("fresh"), seat("warm")
+    fresh, warm = worker("fresh"), worker("warm")
     warm.done[GPU] = 3
     assert placed(waiting, [fresh, warm]) == [("warm", 1)]
 
@@ -231,7 +231,7 @@ def answer(bundles, number, found=None, error=None):
 
 
 def test_answers_arrive_one_by_one_and_each_counts_once(bundles):
-    a, jobs = seat("a"), [job(), job()]
+    a, jobs = worker("a"), [job(), job()]
     bundles.send(a, jobs)
     ((task, parcel, workers),) = bundles.client.sent
     assert [(function, arguments) for _, function, arguments in parcel] == [(divmod, (7, 2))] * 2
@@ -248,7 +248,7 @@ def test_answers_arrive_one_by_one_and_each_counts_once(bundles):
 
 
 def test_answers_of_a_worker_that_was_given_up_are_ignored(bundles):
-    a, jobs = seat("a"), [job(GPU), job(GPU)]
+    a, jobs = worker("a"), [job(GPU), job(GPU)]
     bundles.send(a, jobs)
     bundles.send(a, [job(CPU)])
     number = bundles.client.sent[0][1][0][0]
@@ -260,7 +260,7 @@ def test_answers_of_a_worker_that_was_given_up_are_ignored(bundles):
 
 
 def test_an_answer_that_cannot_be_read_is_an_error_of_the_job(bundles):
-    bundles.send(seat("a"), [job()])
+    bundles.send(worker("a"), [job()])
     bundles.client.handler((0.0, [bundles.client.sent[0][1][0][0], b"?", 0.0]))
     assert isinstance(bundles.finished[0][3], FaultError)
 

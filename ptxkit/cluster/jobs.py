@@ -47,18 +47,18 @@ class Bundle:
     """Jobs that one task of Dask executes.
 
     Attributes:
-        seat: the worker. task: the future of Dask. jobs: number -> those whose answer is not known.
+        worker: the one that executes the task. task: the future of Dask. jobs: number -> those whose answer is not known.
         asked: whether its result was requested.
     """
 
-    seat: Seat
+    worker: WorkerState
     task: Any
     jobs: dict[int, Job]
     asked: bool = False
 
 
 @dataclass(eq=False)
-class Seat:
+class WorkerState:
     """A worker.
 
     Attributes:
@@ -129,6 +129,6 @@ class Seat:
         return f"{self}: {self.done[GPU] or self.done[CPU]} done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
 
 
-def slots_of(seats: Iterable[Seat], resource: str) -> int:
+def slots_of(workers: Iterable[WorkerState], resource: str) -> int:
     """How many jobs workers execute at a time."""
-    return sum(seat.slots.get(resource, 0) for seat in seats)
+    return sum(worker.slots.get(resource, 0) for worker in workers)
