@@ -101,7 +101,8 @@ def test_epilogues(device, layout):
         ({"layout": "nn"}, {"TOKENS": 32}, "each of 1 CTAs copies 32 rows of a"),
         ({}, {"PARTS": 8, "SHARING": 2}, "PARTS x SHARING = 16 CTAs"),
         ({"k": 128}, {"PARTS": 3}, "k=128 has 2 steps of 64"),
-        ({"k": 512}, {"TOKENS": 128, "CONSUMERS": 2, "PARTS": 4, "CTAS_PER_SM": 4}, "room for 0 stages"),
+        ({}, {"TOKENS": 128, "CONSUMERS": 2, "CTAS_PER_SM": 4}, "64 sums need more than the 56 registers"),
+        ({"k": 512}, {"TOKENS": 8, "CONSUMERS": 2, "ROWS": 2, "CTAS_PER_SM": 4}, "room for 1 stages"),
     ],
 )
 def test_what_the_constraint_refuses(options, tile, reason):
