@@ -78,11 +78,10 @@ def slower(w: Any) -> str | None:
         return "no preferred tile fits"
     rates = measured(w.device)
     exchange = cdiv(w.rows, tile["ROWS"]) * tile["ROWS"] * tile["BN"] / 4 * rates.remote_store_us
-    if exchange <= rates.swapped.launch_us:
+    second = rates.swapped.launch_us + rates.swapped.latency_us  # before its first bytes arrive
+    if exchange <= second:
         return None
-    return (
-        f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {rates.swapped.launch_us:.3g} us"
-    )
+    return f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {second:.3g} us"
 
 
 def launch(w: Any, t: Tile) -> Launch:
