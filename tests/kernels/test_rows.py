@@ -35,7 +35,7 @@ def tile_of(kernel, size, tile=None, **options):
         ("softmax", "225x15987", "f32", (512, 8, None)),  # two rows on each SM, so that all are resident
         ("softmax", "60000x512", "f16", (128, 4, None)),  # two rows for each warp
         ("scale_mask_softmax", "1024x1024", "bf16", (128, 1, None)),
-        ("layernorm_quantize", "128x1024", "f32", (256, 1, True)),
+        ("layernorm_quantize", "128x1024", "f32", (256, 1, False)),
         ("layernorm_quantize", "2048x5120", "bf16", (128, 5, False)),
     ],
 )
