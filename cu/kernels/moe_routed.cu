@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(THREADS) moe_permute(const uint4* x, const flo
 // ---------------------------------------------------------------------------------------------------------------------
 // Between and after the products
 
-// q = round(h / scale), with the scale of each row from its largest magnitude. A CTA per row, which it reads once:
-// each thread keeps VECTORS times four elements, and rows of more are read again.
+// q = round(h / scale), with the scale of each row from its largest magnitude. A CTA per row. Each thread keeps VECTORS
+// vectors of four elements in registers; what a longer row has beyond these is read a second time.
 template <class T, int THREADS, int VECTORS>
 __global__ void __launch_bounds__(THREADS) moe_requantize(const float4* h, unsigned* q, float* scales, int cols) {
     __shared__ CtaSlots<float, THREADS / 32> slots;

@@ -121,6 +121,10 @@ def _guarded(args: Sequence[str] | None) -> int:
         click.echo(error.format_message(), err=True)
         return int(error.exit_code)
     except click.UsageError as error:
+        if isinstance(error, click.NoSuchOption) and error.possibilities and error.ctx:
+            hidden = {name for param in error.ctx.command.params if getattr(param, "hidden", False) for name in param.opts}
+            offered = [name for name in error.possibilities if name not in hidden]  # no former names
+            error = click.NoSuchOption(error.option_name, possibilities=offered, ctx=error.ctx)
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return _complain(shortened(_sentence(error.format_message())) + hint, error.exit_code)
     except click.ClickException as error:

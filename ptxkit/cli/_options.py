@@ -289,5 +289,6 @@ def refuse_options(numbers: Sequence[str]) -> None:
             from ptxkit.cli._text import nearest
 
             params = click.get_current_context().command.params
-            known = [name for param in params if isinstance(param, click.Option) for name in param.opts]
+            offered = [param for param in params if isinstance(param, click.Option) and not param.hidden]
+            known = [name for param in offered for name in param.opts]
             raise click.UsageError(f"no such option {word!r}{nearest(word, known)}")

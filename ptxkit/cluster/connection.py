@@ -152,3 +152,5 @@ def _answering(title: str) -> Iterator[None]:
         yield
     except (OSError, TimeoutError, RuntimeError, ValueError) as error:
         raise UnavailableError(f"{title} does not answer: {reason(error)}") from None
+    except MemoryError:  # the text of another protocol, read as the length of a message
+        raise UnavailableError(f"{title} does not answer: what listens there is no Dask scheduler") from None

@@ -75,9 +75,13 @@ def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> En
         raise UsageError(f"--tls is for tls://{rest}, not for {address}")
     if scheme == "tls" and tls is None:
         raise UsageError(f"{address} needs --tls DIRECTORY, with the keys that `ptxkit cluster keys DIRECTORY` writes")
+    if host.isdigit():
+        words = " or ".join(LOCAL_CLUSTERS)
+        raise UsageError(f"{address!r} is a number, not the address of a scheduler: give HOST:PORT, {words}")
     if scheme == "tcp" and not insecure and not is_loopback(host):
+        place = "all networks of this machine" if host in ("0.0.0.0", "::") else f"{_taken_for(rest)}another machine"
         raise UsageError(
-            f"{host} is {_taken_for(rest)}another machine, and {scheme}:// is not encrypted: anybody who can connect can "
+            f"{host} is {place}, and {scheme}:// is not encrypted: anybody who can connect can "
             "execute code there. Use tls:// with --tls DIRECTORY (ptxkit cluster keys DIRECTORY), or --insecure in a network "
             "that you trust"
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # approaches 0. Both were fitted to journals of sweeps on an H200.
 WARPS_FOR_PEAK = 9
 PEAK_WITHOUT_WARPS = 0.2
-SECTORS = 2.0  # 32-byte sectors of L1 traffic an SM and clock
+SECTORS = 2.0  # 32-byte sectors of L1 traffic of each SM in each clock
 DRAM_SHARE = 0.55  # of those sectors, the share that is read from beyond L1
 SPILL = 8  # clocks for each warp that stores or loads a spilled register, beyond the instruction
 

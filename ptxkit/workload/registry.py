@@ -57,6 +57,9 @@ def get(name: str) -> type[Workload]:
         beside = [f"./{name}{suffix}" for suffix in (".py", ".cu", ".ptx") if Path(f"{name}{suffix}").is_file()]
         if beside:
             raise UsageError(f"there is no kernel {name!r}; to run a file, give its path: {beside[0]}")
+        kernel, _, variant = name.partition(":")
+        if kernel in known and variant:
+            raise UsageError(f"{name!r} names a variant: give the kernel, {kernel}, and the option --variant {variant}")
         raise UsageError(f"there is no kernel {name!r}; {suggestion(name, known)}")
     return known[name]
 

@@ -116,3 +116,17 @@ def test_an_interrupt_while_modules_are_imported_ends_without_a_traceback(tmp_pa
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130 and stderr == b"error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("debug", "saxpy", "--clusterr", "2"), "no such option '--clusterr'"),
+        (("run", "saxpy", "1000", "--seeds", "3", "--cluster", "2"), "'2' is a number, not the address of a scheduler"),
+        (("cluster", "scheduler", "--host", "0.0.0.0"), "0.0.0.0 is all networks of this machine"),
+        (("run", "saxpy:scalar", "1000"), "give the kernel, saxpy, and the option --variant scalar"),
+    ],
+)
+def test_the_place_and_the_fix_are_named(words, complaint):
+    done = run(*words)
+    assert done.returncode == 2 and complaint in done.stderr and "mean '--cluster'" not in done.stderr

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
+from ptxkit.cluster.connection import connected
 from ptxkit.cluster.security import FILES, endpoint, is_loopback, key_files, write_keys
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -97,3 +100,20 @@ def test_keys_need_a_directory(tmp_path, monkeypatch, name, said):
     with pytest.raises(UsageError, match=said):
         write_keys(name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_server_of_another_protocol_is_no_scheduler():
+    """The text of HTTP, read as the length of a message, is more memory than there is."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            peer.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(UnavailableError, match="no Dask scheduler"), connected(f"127.0.0.1:{port}", None, False):
+            pass
+        thread.join()

@@ -51,7 +51,8 @@ __device__ __forceinline__ size_t partial_index(unsigned cta, bool begins_tile, 
     return ((2 * size_t(cta) + begins_tile) * Tile::VECTORS + vector) * Tile::THREADS + thread;
 }
 
-// Stores a vector of sums through the epilogue: those of the columns 8 further for each vector, in two rows.
+// Stores a vector of sums through the epilogue. A vector of a thread has two columns of the rows r and r + 8. The next vector is
+// 8 columns further; after those of all COLUMNS, the next one is in the next 64 rows.
 template <class Tile, class V, class Out>
 __device__ __forceinline__ void store_vector(const V& sums, Out& output, unsigned vector, unsigned thread, unsigned row,
                                              unsigned col) {

@@ -257,7 +257,7 @@ class MatmulBlockScaled(Workload):
         requires=REQUIRES,
         tile={
             "BN": [128, 256],  # columns of c in a tile
-            "CTAS": [1],  # that multiply a tile together
+            "CTAS": [1],  # CTAs that multiply a tile together
             "STAGES": [5, 4, 3, 6],  # of the ring of tiles
             "ACCUMULATORS": [2, 1],  # two of 256 columns would leave no room for scale factors
             "GROUP": [8, 1, 4, 16],  # tile rows before the next columns

@@ -29,7 +29,7 @@ LINE_BYTES = 128
 COLUMNS = (64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 SPACE = {
     "CONSUMERS": [1, 2, 3],  # warpgroups that multiply
-    "ROWS": [1, 2],  # times 64 rows of a for each of them
+    "ROWS": [1, 2],  # of a in a tile, in units of 64 rows for each warpgroup
     "COLUMNS": list(COLUMNS),  # rows of b in a tile
     "SHARING": [1, 2, 4],  # CTAs of a cluster, which load the rows of a for each other
     "CTAS_PER_SM": [1, 2],  # persistent CTAs that share the shared memory of an SM
