@@ -19,18 +19,6 @@ struct SwappedTile {
 
 enum : unsigned { MAX_STAGES = 32 };
 
-// Loads `rows` rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if these are several.
-template <int MAJOR>
-__device__ __forceinline__ void load_shared_rows(unsigned to, const TensorMap& map, int rows, int k, int row,
-                                                 unsigned barrier, unsigned short mask, bool several) {
-    for (int i = 0; i < (MAJOR == K_MAJOR ? 1 : rows / 64); i++) {  // boxes
-        const unsigned at = to + i * WGMMA_BLOCK_BYTES;
-        const int x = MAJOR == K_MAJOR ? k : row + 64 * i, y = MAJOR == K_MAJOR ? row : k;
-        if (several) cp_async_bulk_tensor_2d_shared_global_multicast(at, map, x, y, barrier, mask);
-        else cp_async_bulk_tensor_2d_shared_global(at, map, x, y, barrier);
-    }
-}
-
 // A cluster has `sharing` tiles of c with the same rows of a, of which each CTA loads a part for all, and several CTAs for
 // each tile, which multiply a part of k. `stages` of the ring, at most MAX_STAGES.
 template <class Tile, class T, class Of, int EPILOGUE>

@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     }
     // With `offsets`, the grids before the previous one have completed (moe_routed.cu): the offsets and the weights may be
     // read before the wait for the previous one.
-    if (!offsets) follow_previous_grid_later();
+    if (!offsets) follow_previous_grid();
     // The tiles of a cluster are one of CLUSTER * BW weights. The constructor includes a barrier.
     const GroupTiles<CLUSTER * Tile::BW, BT, Tile::GROUP, Tile::PARTS> tiles(
         offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);

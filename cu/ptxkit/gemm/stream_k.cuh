@@ -72,18 +72,6 @@ struct VectorOf<int> {
     using type = int4;
 };
 
-// Loads `rows` rows of a, from `row` on and from k on, and multicasts them to the CTAs of `mask` if these are several.
-template <int MAJOR>
-__device__ __forceinline__ void load_part(unsigned to, const TensorMap& map, unsigned rows, int k, int row,
-                                          unsigned barrier, unsigned short mask, bool several) {
-    for (unsigned i = 0; i < (MAJOR == K_MAJOR ? 1 : rows / 64); i++) {  // boxes
-        const unsigned at = to + i * WGMMA_BLOCK_BYTES;
-        const int x = MAJOR == K_MAJOR ? k : row + 64 * i, y = MAJOR == K_MAJOR ? row : k;
-        if (several) cp_async_bulk_tensor_2d_shared_global_multicast(at, map, x, y, barrier, mask);
-        else cp_async_bulk_tensor_2d_shared_global(at, map, x, y, barrier);
-    }
-}
-
 // The product as the body of a kernel with 128 CONSUMERS + 32 threads, stages x STAGE_BYTES of dynamic shared memory and
 // clusters of `sharing` CTAs. `partials` has two tiles for each CTA.
 template <class Tile, class T, class Of, class Out, class Sum = typename SumOf<T>::type>
@@ -154,7 +142,7 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                     mbarrier_wait(empty + 8 * stage, parity ^ 1);
                     mbarrier_arrive_expect_tx(barrier, bytes);
                     load_rows<Of::B_MAJOR, COLUMNS, 1>(a + a_bytes, b_map, step * BK, col, barrier);
-                    load_part<Of::A_MAJOR>(a + rank * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK, row, barrier,
+                    load_shared_rows<Of::A_MAJOR>(a + rank * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK, row, barrier,
                                            all, sharing > 1);
                     advance();
                 }

@@ -386,4 +386,16 @@ __device__ __forceinline__ void wgmma_product(const TensorMap& a_map, const Tens
     wgmma_products<Tile, T, false, Of>(a_map, b_map, b_map, c_map, output, m, n, k, hooks, parts);
 }
 
+// Loads `rows` rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if these are several.
+template <int MAJOR>
+__device__ __forceinline__ void load_shared_rows(unsigned to, const TensorMap& map, int rows, int k, int row,
+                                                 unsigned barrier, unsigned short mask, bool several) {
+    for (int i = 0; i < (MAJOR == K_MAJOR ? 1 : rows / 64); i++) {  // boxes
+        const unsigned at = to + i * WGMMA_BLOCK_BYTES;
+        const int x = MAJOR == K_MAJOR ? k : row + 64 * i, y = MAJOR == K_MAJOR ? row : k;
+        if (several) cp_async_bulk_tensor_2d_shared_global_multicast(at, map, x, y, barrier, mask);
+        else cp_async_bulk_tensor_2d_shared_global(at, map, x, y, barrier);
+    }
+}
+
 }  // namespace ptxkit

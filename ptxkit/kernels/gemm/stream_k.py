@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
-from ptxkit import Work, cdiv
-from ptxkit.kernels.gemm import stream_model
+from ptxkit import cdiv
+from ptxkit.kernels.gemm import ctas_per_sm, stream_model
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
+from ptxkit.kernels.gemm.wgmma_tiles import Product
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
-from ptxkit.targets.gpus import DeviceFacts
 
 SOURCE = "matmul_stream_k.cu"
 MAX_STAGES = 32
@@ -35,26 +35,6 @@ SPACE = {
     "CTAS_PER_SM": [1, 2],  # persistent CTAs that share the shared memory of an SM
     "DIVIDED": [0, 1],  # 1: the steps of k of the last groups of tiles are shared by all clusters
 }
-
-
-class Product(Protocol):
-    """What the model needs of a product c = a b^T with c (m, n)."""
-
-    @property
-    def m(self) -> int: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def device(self) -> DeviceFacts: ...
-    @property
-    def a_layout(self) -> Literal["row", "column"]: ...
-    @property
-    def b_layout(self) -> Literal["row", "column"]: ...
-
-    def work(self) -> Work:
-        """Its flops and bytes."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +79,7 @@ def stage_bytes(t: Mapping[str, int]) -> int:
 
 def stages(w: Product, t: Mapping[str, int]) -> int:
     """Stages of the ring: as many as the shared memory of CTAS_PER_SM CTAs has room for."""
-    limits = w.device.target.limits
-    of_cta = min(limits.shared_bytes // t["CTAS_PER_SM"] - limits.reserved_bytes, limits.shared_bytes_per_cta)
+    of_cta = ctas_per_sm.shared_bytes(w.device.target.limits, t)
     return min((of_cta - STATIC_BYTES) // stage_bytes(t), MAX_STAGES)
 
 
@@ -165,9 +144,7 @@ def usable(w: Product, t: Mapping[str, int]) -> bool | str:
         return f"each of {t['SHARING']} CTAs copies {of_cta} rows of a, which are no whole boxes of a column-major a"
     if (sums := t["ROWS"] * t["COLUMNS"] // 2) > MOST_SUMS:
         return f"a thread holds {sums} sums of {64 * t['ROWS']} x {t['COLUMNS']}, more than {MOST_SUMS}"
-    limits = w.device.target.limits
-    warps = cdiv(t["CTAS_PER_SM"] * (4 * t["CONSUMERS"] + 1), limits.subpartitions)
-    if sums + OTHER_REGISTERS > (room := limits.registers // limits.subpartitions // 32 // warps):
+    if sums + OTHER_REGISTERS > (room := ctas_per_sm.registers(w.device.target.limits, t)):
         return f"{sums} sums need more than the {room} registers that a thread of {t['CTAS_PER_SM']} CTAs on an SM can have"
     if (found := stages(w, t)) < MIN_STAGES:
         return f"the shared memory of {t['CTAS_PER_SM']} CTAs has room for {max(0, found)} stages of {stage_bytes(t)} bytes"

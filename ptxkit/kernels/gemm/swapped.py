@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
-from ptxkit.kernels.gemm import stream_model
+from ptxkit.kernels.gemm import ctas_per_sm, stream_model
 from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
@@ -75,9 +75,7 @@ def sums_bytes(t: Mapping[str, int]) -> int:
 
 def stages(w: Matmul, t: Mapping[str, int]) -> int:
     """Stages of the ring: as many as CTAS_PER_SM rings in the shared memory of an SM can have, and at most the steps."""
-    limits = w.device.target.limits
-    of_cta = min(limits.shared_bytes // t["CTAS_PER_SM"] - limits.reserved_bytes, limits.shared_bytes_per_cta)
-    room = of_cta - STATIC_BYTES - (sums_bytes(t) if t["PARTS"] > 1 else 0)
+    room = ctas_per_sm.shared_bytes(w.device.target.limits, t) - STATIC_BYTES - (sums_bytes(t) if t["PARTS"] > 1 else 0)
     return min(room // stage_bytes(t), MAX_STAGES, max(2, cdiv(cdiv(w.k, BK), t["PARTS"])))
 
 
@@ -97,8 +95,7 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     if (sums := t["ROWS"] * t["TOKENS"] // 2) > MOST_SUMS:
         return f"a thread holds {sums} sums of {64 * t['ROWS']} x {t['TOKENS']}, more than {MOST_SUMS}"
     limits = w.device.target.limits
-    warps = cdiv(t["CTAS_PER_SM"] * (4 * t["CONSUMERS"] + 1), limits.subpartitions)
-    if sums + OTHER_REGISTERS > (room := limits.registers // limits.subpartitions // 32 // warps):
+    if sums + OTHER_REGISTERS > (room := ctas_per_sm.registers(limits, t)):
         return f"{sums} sums need more than the {room} registers that a thread of {t['CTAS_PER_SM']} CTAs on an SM can have"
     if t["PARTS"] > (steps := cdiv(w.k, BK)):
         return f"k={w.k} has {steps} steps of {BK}, fewer than PARTS={t['PARTS']}"

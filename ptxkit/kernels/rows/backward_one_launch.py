@@ -129,17 +129,7 @@ def slower(w: Any) -> str | None:
 def launches(w: Any, t: Tile) -> list[Launch]:
     """The launch of ``one_launch``."""
     of_row, threads = row.launched_lanes(w, t)
-    tile = row.VectorizedTile(
-        THREADS=t.THREADS,
-        LANES=of_row,
-        VECTORS=t.VECTORS,
-        CTAS=t.CLUSTER,
-        CACHE=t.CACHE,
-        PREFETCH_WEIGHTS=False,
-        NO_EARLY_LAUNCH=False,
-        FULL_TILE=False,
-        SHIFTED=t.SHIFTED,
-    )
+    tile = row.tile_in_registers(t, of_row)
     of_sums, of_dx = grid(w, t)
     cluster = max(t.CLUSTER, t.SPLIT)
     arrays = ("x", "dy", *backward.weights(w), *backward.statistics(w), "dx", *backward.gradients(w))

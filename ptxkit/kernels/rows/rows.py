@@ -248,12 +248,11 @@ def preferred_in_registers(inputs: int) -> Callable[[Any], Iterator[dict[str, An
     return choose
 
 
-def launch_in_registers(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
-    """The launch of a kernel for :data:`TILE_IN_REGISTERS`, whose template arguments end with :class:`VectorizedTile`."""
-    of_row, threads = launched_lanes(w, t)
-    tile = VectorizedTile(
+def tile_in_registers(t: Tile, lanes: int) -> VectorizedTile:
+    """The template argument of a tile of :data:`TILE_IN_REGISTERS`; ``lanes``: of a row."""
+    return VectorizedTile(
         THREADS=t.THREADS,
-        LANES=of_row,
+        LANES=lanes,
         VECTORS=t.VECTORS,
         CTAS=t.CLUSTER,
         CACHE=t.CACHE,
@@ -262,6 +261,12 @@ def launch_in_registers(kernel: str, w: Any, t: Tile, args: tuple[object, ...], 
         FULL_TILE=False,
         SHIFTED=t.SHIFTED,
     )
+
+
+def launch_in_registers(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
+    """The launch of a kernel for :data:`TILE_IN_REGISTERS`, whose template arguments end with :class:`VectorizedTile`."""
+    of_row, threads = launched_lanes(w, t)
+    tile = tile_in_registers(t, of_row)
     grid = cdiv(w.rows, tile.THREADS // of_row if of_row else 1) * t.CLUSTER
     return Launch(kernel, grid, threads, args, 0, t.CLUSTER if t.CLUSTER > 1 else None, template=(*template, tile))
 
