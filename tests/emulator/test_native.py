@@ -91,6 +91,71 @@ extern "C" __global__ void reduce(float* y, const float* x, int n) {
     for (int o = 16; o; o /= 2) s += __shfl_xor_sync(~0u, s, o);
     if (threadIdx.x % 32 == 0) atomicAdd(y, s);
 }
+struct Shape {
+    int a;
+    __device__ virtual int area(int s) const { return a + s; }
+    __device__ virtual ~Shape() {}
+};
+struct Square : Shape { __device__ int area(int s) const override { return a * a * s; } };
+struct Nested : Shape {
+    Shape* inner;
+    __device__ int area(int s) const override { return inner->area(s + 1) * 2 + a; }
+};
+extern "C" __global__ void shapes(int* y, const int* x, int n) {
+    int s = 0;
+    for (int k = 0; k < n; k++) {
+        int v = x[threadIdx.x] + k;
+        Shape *p = v % 3 ? v % 3 == 1 ? new Square : new Shape : nullptr, *q = p;
+        if (p) p->a = v & 15;
+        else {
+            Nested* o = new Nested;
+            o->inner = v & 4 ? new Square : new Shape;
+            o->inner->a = v & 7;
+            o->a = 3;
+            q = o;
+        }
+        s = s * 5 + q->area(k);
+        if (!p) delete ((Nested*)q)->inner;
+        delete q;
+    }
+    y[threadIdx.x] = s;
+}
+extern "C" __global__ void collectives(unsigned* y, const int* x, int n) {
+    unsigned s = threadIdx.x, all = ~0u;
+    for (int k = 0; k < n + (threadIdx.x / 32); k++) {
+        int v = x[threadIdx.x] + k;
+        s = s * 3 + __shfl_xor_sync(all, v, 5) + __shfl_up_sync(all, v, k & 7) + __shfl_down_sync(all, v, 3, 8);
+        s += __shfl_sync(all, v, v, 16) + __ballot_sync(all, v & 1) + __any_sync(all, v > 4990) + __all_sync(all, v > 9);
+        s ^= __reduce_add_sync(all, v) + __reduce_min_sync(all, v - 3000) + __reduce_max_sync(all, (unsigned)v);
+        s ^= __reduce_and_sync(all, v) ^ __reduce_or_sync(all, v) ^ __reduce_xor_sync(all, v) ^ __match_any_sync(all, v & 3);
+        if (threadIdx.x & 1) s += __shfl_xor_sync(0xAAAAAAAAu, s, 2) + __activemask();
+        else if (threadIdx.x % 32 < 16) s -= __shfl_sync(0x5555u, s, v & 14) + __uni_sync(0x5555u, v & 1);
+        __syncwarp();
+    }
+    y[threadIdx.x] = s;
+}
+extern "C" __global__ void barriers(int* y, const int* x, int n) {
+    __shared__ int t[96];
+    int i = threadIdx.x, at = blockIdx.x * 96 + i;
+    t[i] = x[at];
+    if (i >= 90) return;
+    for (int k = 0; k < n + blockIdx.x; k++) {
+        __syncthreads();
+        int v = t[(i + 7 * k) % 90];
+        if (v & 1) v = 3 * v + 1;
+        __syncthreads();
+        t[i] = v + k;
+    }
+    y[at] = t[i];
+}
+extern "C" __global__ void leaving(int* y, const int* x) {
+    int s = x[threadIdx.x];
+    for (int k = 0; k < 8; k++) {
+        if (s % 11 == k && threadIdx.x % 32) break;
+        s += __popc(__ballot_sync(__activemask(), s & 1)) + 1;
+    }
+    y[threadIdx.x] = s;
+}
 """
 
 
@@ -108,6 +173,10 @@ CASES = {
     "stack": (1, 40, lambda: [np.zeros(40, np.int32), np.arange(40, dtype=np.int32) * 2 + 1]),
     "banks": (2, (32, 8), lambda: [np.zeros(256, np.float32)]),
     "small_banks": (1, 32, lambda: [np.zeros(32, np.int32), np.int32(9)]),
+    "shapes": (1, 40, lambda: [np.zeros(40, np.int32), numbers("i4", 40), np.int32(5)]),
+    "collectives": (1, 96, lambda: [np.zeros(96, np.uint32), numbers("i4", 96), np.int32(4)]),
+    "barriers": (3, 96, lambda: [np.zeros(288, np.int32), numbers("i4", 288), np.int32(4)]),
+    "leaving": (1, 96, lambda: [np.zeros(96, np.int32), numbers("i4", 96)]),
     "reduce": (1, 96, lambda: [np.zeros(1, np.float32), numbers("f4", 1000), np.int32(1000)]),
 }
 
@@ -119,8 +188,7 @@ def machine_code(monkeypatch):
     run = native_wave.NativeWave._run
 
     def compile_all(self, code):
-        blocks = [b.index for b in self.wave.blocks if b.function is code and b.gate is None and not self._polls(b)]
-        self.program.compile(code, blocks)
+        self.program.compile(code, [b.index for b in self._usable(code)])
         return True
 
     monkeypatch.setattr(engine_wave, "NATIVE_AFTER", 1)
@@ -154,13 +222,16 @@ OPCODES = [
     *(f"{op}.{t}" for op in ("add", "sub", "mul.lo", "div", "rem", "min", "max") for t in ("s32", "u32", "s64", "u64", "s16")),
     *(f"mul.hi.{t}" for t in ("s32", "u32", "s64", "u64")),
     *(f"{op}.{t}" for op in ("add", "sub", "mul", "min", "max") for t in ("f32", "f64")),
-    *(f"div.rn.{t}" for t in ("f32", "f64")),
+    *(f"div.{t}" for t in ("rn.f32", "rn.f64", "full.f32", "full.ftz.f32")),
+    *(f"{op}.{how}.f32" for op in ("add", "sub", "mul", "fma") for how in ("rz", "rm", "rp", "rn.ftz", "rm.ftz", "rn.sat")),
+    *(f"{op}.ftz.f32" for op in ("min", "max", "rcp.approx", "sqrt.approx", "rsqrt.approx", "neg", "abs")),
+    "fma.rz.ftz.sat.f32",
     *(f"{op}.b{n}" for op in ("and", "or", "xor") for n in (32, 64)),
 ]
 BITS = {"16": np.uint16, "32": np.uint32, "64": np.uint64}
 SPECIAL = {
     16: [0, 1, 0x7FFF, 0x8000, 0xFFFF],
-    32: [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x80000000],
+    32: [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0xBF800001, 0x00800000, 0x80FFFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x80000000],
     64: [0, 1, 1 << 63, (1 << 64) - 1, 0x3FF0 << 48, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8000000000001],
 }
 
@@ -182,24 +253,25 @@ def test_instructions_give_the_bits_of_numpy(opcode, data):
 
     t = TYPES[opcode.rsplit(".", 1)[1]]
     bits = t.dtype.itemsize * 8
-    a, b = (np.array(data.draw(st.lists(operands(bits), min_size=32, max_size=32)), f"u{bits // 8}") for _ in range(2))
     entry, form = lookup(opcode)
+    count = len(entry.signature(form)[1]) - entry.optional
+    given = [np.array(data.draw(st.lists(operands(bits), min_size=32, max_size=32)), f"u{bits // 8}") for _ in range(count)]
     with np.errstate(all="ignore"):
-        expected = entry.lane_function(form)(a.view(t.dtype)[None, None], b.view(t.dtype)[None, None])
+        expected = entry.lane_function(form)(*(v.view(t.dtype)[None, None] for v in given))
     both_nan = np.zeros(32, np.bool_)
-    if t.kind == "f":  # which of two NaNs is the result depends on the host's numpy
-        both_nan = np.isnan(a.view(t.dtype)) & np.isnan(b.view(t.dtype))
+    if t.kind == "f":  # which of several NaNs is the result depends on the host's numpy
+        both_nan = np.sum([np.isnan(v.view(t.dtype)) for v in given], 0) > 1
     text = Text()
     emit = emitter(opcode)
     assert emit is not None
     size = bits // 8
-    x, y = text.load(ints(bits), "%C"), text.load(ints(bits), text.at("%C", 32 * size))
-    text.store(ints(bits), emit(text, [x, y])[0], text.at("%C", 64 * size))
+    values = [text.load(ints(bits), text.at("%C", 32 * n * size)) for n in range(count)]
+    text.store(ints(bits), emit(text, values)[0], text.at("%C", 32 * count * size))
     lines = "\n".join(text.lines)
     whole = f"{common()}\ndefine i32 @run(ptr %C) {{\n{lines}\n  ret i32 0\n}}\n"
-    memory = np.concatenate([a, b, np.zeros_like(a)])
+    memory = np.concatenate([*given, np.zeros_like(given[0])])
     assert Compiled(whole).run(memory.__array_interface__["data"][0]) == 0
-    found = memory[64:]
+    found = memory[32 * count :]
     want = np.ascontiguousarray(np.broadcast_to(expected, (1, 1, 32))).view(found.dtype).reshape(-1)
     assert (found == want)[~both_nan].all()
 

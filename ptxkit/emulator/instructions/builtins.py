@@ -203,8 +203,10 @@ def _hexadecimal(value: float, digits: int | None, point: bool) -> str:
 
 
 def _lanes_of(group: Group) -> list[tuple[int, tuple[int, ...]]]:
-    threads = group.thread
-    return [(int(threads[tuple(at)]), tuple(int(k) for k in at)) for at in np.argwhere(group.active())]
+    active = group.active()
+    threads = np.broadcast_to(group.thread, active.shape)[active]
+    places = zip(*(k.tolist() for k in np.nonzero(active)), strict=True)
+    return list(zip(threads.tolist(), places, strict=True))
 
 
 def _string(group: Group, thread: int, address: int) -> str:

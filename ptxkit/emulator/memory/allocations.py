@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ptxkit.emulator.arrays import Lanes
+from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.memory.undefined_stores import UndefinedStores
 from ptxkit.errors import MemoryFault, UnavailableError, UsageError
@@ -44,7 +44,10 @@ class Allocation:
             See :mod:`ptxkit.emulator.initcheck.memory`.
         undefined_stores: bytes to which undefined ones have been copied, whether uninitialised memory is followed or not; None
             where that has not happened.
+        marked: the number of allocations so far that have got ``undefined_stores``.
     """
+
+    marked = 0
 
     __slots__ = ("base", "data", "fresh", "nbytes", "sentinel", "symbol", "undefined", "undefined_stores", "views")
 
@@ -90,6 +93,7 @@ class Allocation:
         """:attr:`undefined_stores`; created if it is None."""
         if self.undefined_stores is None:
             self.undefined_stores = UndefinedStores(self.nbytes)
+            Allocation.marked += 1
         return self.undefined_stores
 
     def unwritten(self, values: NDArray[np.generic]) -> int:
@@ -135,7 +139,7 @@ class GlobalMemory:
         self.heap = 0
         self._next = GLOBAL_BASE
         self._next_slot = 0
-        self._table: tuple[list[int], list[Allocation]] = [], []  # bases and allocations, replaced as one
+        self._table: AddressTable[Allocation] = AddressTable()
         self._lock = threading.Lock()  # for changes of the table; other threads may read it at the same time
         self._freed: list[tuple[int, int, str]] = []
         self.retired: list[int] = []
@@ -158,9 +162,9 @@ class GlobalMemory:
         with self._lock:
             allocation = Allocation(self._next, nbytes, name)
             self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
-            bases, allocations = self._table
-            allocations.append(allocation)  # before its base, by which it is found
-            bases.append(allocation.base)
+            if self._table.is_full:
+                self._table = AddressTable(self._table.live())
+            self._table.append(allocation)
             self.used += nbytes
         return allocation
 
@@ -171,29 +175,26 @@ class GlobalMemory:
             UnavailableError: too many launches are running.
         """
         with self._lock:
-            bases, allocations = self._table
+            live = self._table.live()
+            taken = {a.base for a in live if a.base < GLOBAL_BASE}
             for _ in range(PARAMETER_SLOTS):
                 base = PARAMETER_BASE + self._next_slot * PARAMETER_SLOT
                 self._next_slot = (self._next_slot + 1) % PARAMETER_SLOTS
-                i = bisect_left(bases, base)
-                if i == len(bases) or bases[i] != base:
+                if base not in taken:
                     break
             else:
                 raise UnavailableError(f"{PARAMETER_SLOTS} launches are running at once; wait for some of them")
             allocation = Allocation(base, nbytes, PARAMETERS)
-            self._table = [*bases[:i], base, *bases[i:]], [*allocations[:i], allocation, *allocations[i:]]
+            self._table = AddressTable(sorted([*live, allocation], key=lambda a: a.base))
             self.used += nbytes
         return allocation
 
     def free(self, address: int) -> None:
         """Free the allocation at ``address``."""
         with self._lock:
-            bases, allocations = self._table
-            i = bisect_right(bases, address) - 1
-            if i < 0 or bases[i] != address:
+            gone = self._table.remove(address)
+            if gone is None:
                 raise UsageError(f"{address:#x} is not the start of an allocation")
-            gone = allocations[i]
-            self._table = bases[:i] + bases[i + 1 :], allocations[:i] + allocations[i + 1 :]
             self.used -= gone.nbytes
             self._freed.append((gone.base, gone.nbytes, gone.symbol))
             del self._freed[:-256]
@@ -204,27 +205,30 @@ class GlobalMemory:
         while self.retired:
             addresses.add(self.retired.pop())
         with self._lock:
-            _, allocations = self._table
-            kept = [a for a in allocations if a.base not in addresses]
-            gone = [a for a in allocations if a.base in addresses]
-            self._table = [a.base for a in kept], kept
+            live = self._table.live()
+            kept = [a for a in live if a.base not in addresses]
+            gone = [a for a in live if a.base in addresses]
+            self._table = AddressTable(kept)
             self.used -= sum(a.nbytes for a in gone)
             self._freed += [(a.base, a.nbytes, a.symbol) for a in gone]
             del self._freed[:-256]
 
     def allocations(self) -> tuple[Allocation, ...]:
         """Every live allocation, by address."""
-        return tuple(self._table[1])
+        return self._table.live()
+
+    @property
+    def table(self) -> AddressTable[Allocation]:
+        """The allocations now; another table replaces it when they change otherwise than at its end."""
+        return self._table
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds ``address``, or the nearest below it (the caller checks the end); None if there is none."""
-        bases, allocations = self._table
-        i = bisect_right(bases, address) - 1
-        return allocations[i] if i >= 0 else None
+        return self._table.below(address)
 
     def forget_undefined(self) -> None:
         """Mark all memory as initialised."""
-        for a in self._table[1]:
+        for a in self._table.live():
             a.fresh, a.undefined = False, None
 
     def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
@@ -249,10 +253,7 @@ class GlobalMemory:
         for base, size, name in reversed(self._freed):
             if base <= address < base + size:
                 return f"{address - base} bytes into {label(plain(name), size)}, which was freed"
-        bases, allocations = self._table
-        above_index = bisect_right(bases, address)
-        above = allocations[above_index] if above_index < len(bases) else None
-        below = allocations[above_index - 1] if above_index else None
+        above, below = self._table.above(address), self._table.below(address)
         if below is not None and below.name == PARAMETERS and address - below.base >= PARAMETER_SLOT:
             below = None
         if below is not None:
@@ -273,20 +274,17 @@ class GlobalMemory:
 
     def inside(self, addresses: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
         """Which addresses begin ``size`` bytes that lie in a single allocation."""
-        _, allocations = self._table
-        if not allocations:
-            return np.zeros(addresses.shape, np.bool_)
-        bases = np.array([a.base for a in allocations], np.uint64)
-        ends = np.array([a.base + a.nbytes for a in allocations], np.uint64)
-        i = np.searchsorted(bases, addresses, "right") - 1
-        fits: NDArray[np.bool_] = (i >= 0) & (addresses + np.uint64(size) <= ends[np.maximum(i, 0)])
+        table = self._table
+        i = table.places(addresses)
+        fits: NDArray[np.bool_] = (i >= 0) & (addresses + np.uint64(size) <= table.end[np.maximum(i, 0)])
         return fits
 
     def partition(self, addresses: NDArray[np.uint64]) -> list[tuple[Allocation, NDArray[np.int64]]]:
         """Groups addresses, all valid, by allocation: (allocation, positions in ``addresses``)."""
-        bases, allocations = self._table
-        which = np.searchsorted(np.array(bases, np.uint64), addresses, "right") - 1
-        return [(allocations[int(k)], np.flatnonzero(which == k)) for k in np.unique(which)]
+        table = self._table
+        which = table.places(addresses)
+        found = [(table.ranges[int(k)], np.flatnonzero(which == k)) for k in np.unique(which)]
+        return [(a, positions) for a, positions in found if a is not None]
 
     def owner(self, address: int) -> Allocation | None:
         """The live allocation that contains ``address``."""

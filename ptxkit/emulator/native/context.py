@@ -56,10 +56,16 @@ class Field(IntEnum):
     CODE = auto()  # by number of a function: its machine code; 0 for none
     STORAGE = auto()  # by number of a function and level: the registers of a call; 0 for none
     CALLS = auto()  # number of calls so far
+    LIVE = auto()  # uint32 by warp: the lanes that have not exited
+    LIVE_OF_CTA = auto()  # int32 by CTA: their number
+    GATES = auto()  # not 0 if no lanes wait for others of their warp, so that machine code may let lanes pass
     SIZE = auto()
 
 
 NOWHERE = 0xFFFFFFFF
+
+PENDING = 0xFFFFFFFE
+"""As the next block of a lane: it has not yet executed the call at the end of its block, which others perform before it."""
 
 SPACES = ("global", "shared", "local")
 """The state spaces of :attr:`Field.TRAFFIC`, in this order."""

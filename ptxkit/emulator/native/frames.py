@@ -12,6 +12,7 @@ from ptxkit.emulator.native.context import MAX_LEVELS, Field, Level
 from ptxkit.emulator.native.host import HostWave
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
 from ptxkit.emulator.native.storage import LevelArrays, Storage, address_of
+from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.threads import Frame
 
@@ -92,6 +93,10 @@ class Frames:
             self._frames.append(self._new_frame(self._frames[n - 1], n))
             self.calls[n].stamp = stamp
         return self._frames[level]
+
+    def caller(self, level: int) -> BasicBlock | None:
+        """The block whose call is at a level; None for 0."""
+        return self.wave.blocks[int(self._levels[level, Level.BLOCK])] if level else None
 
     def _new_frame(self, caller: Frame, level: int) -> Frame:
         record = self._levels[level]

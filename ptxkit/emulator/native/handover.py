@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Mask
-from ptxkit.emulator.native.context import NOWHERE, Field, Status
+from ptxkit.emulator.native.context import NOWHERE, PENDING, Field, Status
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.host import HostWave
 from ptxkit.emulator.native.text import LANES
@@ -52,11 +52,12 @@ class Handover:
             standing[warps.active_row[: len(active)]] = np.where(
                 active, np.uint32(NOWHERE), standing[warps.active_row[: len(active)]]
             )
-        places = [int(p) for p in np.unique(standing) if p != NOWHERE]
+        places = [int(p) for p in np.unique(standing) if p not in (NOWHERE, PENDING)]
+        pending = standing == PENDING
         if len(groups) == 1 and active is None and len(places) == 1:
             wave.go(groups[0][0], places[0])
             return
-        if len(groups) == 1 and active is not None and not places:
+        if len(groups) == 1 and active is not None and not places and not pending.any():
             self._finish(groups[0][0], block, status)
             return
         frame = groups[0][0].frame
@@ -67,9 +68,12 @@ class Handover:
             full = np.zeros((rows, LANES), np.bool_)
             full[warps.active_row[: len(active)]] = active
             mine = wave.new_group(frame, warps.mask(full))
+            rest = wave.new_group(frame, warps.mask(pending)) if pending.any() else None
             for group, place in moved:
                 wave.go(group, place)
             self._finish(mine, block, status)
+            if rest is not None:
+                self._finish(rest, block, status)
             return
         for group, place in moved:
             wave.go(group, place)
@@ -88,16 +92,27 @@ class Handover:
             active = warps.active(0)
             inside[warps.active_row[: len(active)]] = active
             mine = wave.new_group(frames[-1], warps.mask(inside))
+        calling: list[tuple[Group, BasicBlock]] = []  # lanes that have not yet called
+        following = block
         for level in range(depth, -1, -1):
             standing = self.frames.calls[level].standing[:rows] if level else warps.standing[:rows]
             standing[inside] = NOWHERE
             for place in np.unique(standing).tolist():
-                if place != NOWHERE:
-                    wave.go(wave.new_group(frames[level], warps.mask(standing == place)), place)
+                if place == NOWHERE:
+                    continue
+                group = wave.new_group(frames[level], warps.mask(standing == place))
+                if place == PENDING:
+                    assert following is not None
+                    calling.append((group, following))
+                else:
+                    wave.go(group, place)
             inside |= standing != NOWHERE
+            following = self.frames.caller(level)
         self.frames.detach(frames)
         if mine is not None:
             self._finish(mine, block, status)
+        for group, ending in calling:
+            self._finish(group, ending, Status.TERMINATOR)
 
     def _finish(self, group: Group, block: BasicBlock | None, status: int) -> None:
         """``group`` has executed ``block`` except for its terminator."""

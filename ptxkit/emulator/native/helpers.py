@@ -46,8 +46,6 @@ define i32 @ptxkit_next_lanes(ptr %C) noinline {
 entry:
   %rows = call i64 @field(ptr %C, i64 {ROWS})
   %blocks = call ptr @array(ptr %C, i64 {BLOCKS})
-  %active_row = call ptr @array(ptr %C, i64 {ACTIVE_ROW})
-  %active_mask = call ptr @array(ptr %C, i64 {ACTIVE_MASK})
   br label %find
 find:
   %r = phi i64 [0, %entry], [%r1, %find]
@@ -61,14 +59,25 @@ find:
   %more = icmp ult i64 %r1, %rows
   br i1 %more, label %find, label %chosen
 chosen:
+  %n = call i64 @ptxkit_lanes_at(ptr %C, i32 %low1)
+  ret i32 %low1
+}
+
+; the lanes that stand at a block become the active ones; returns the number of their warps
+define i64 @ptxkit_lanes_at(ptr %C, i32 %low1) noinline {
+entry:
+  %rows = call i64 @field(ptr %C, i64 {ROWS})
+  %blocks = call ptr @array(ptr %C, i64 {BLOCKS})
+  %active_row = call ptr @array(ptr %C, i64 {ACTIVE_ROW})
+  %active_mask = call ptr @array(ptr %C, i64 {ACTIVE_MASK})
   %at = insertelement <32 x i32> poison, i32 %low1, i32 0
   %all = shufflevector <32 x i32> %at, <32 x i32> poison, <32 x i32> zeroinitializer
   br label %mark
 mark:
-  %s = phi i64 [0, %chosen], [%s1, %marked]
-  %n = phi i64 [0, %chosen], [%n2, %marked]
-  %lanes = phi i64 [0, %chosen], [%lanes1, %marked]
-  %others = phi i64 [0, %chosen], [%others1, %marked]
+  %s = phi i64 [0, %entry], [%s1, %marked]
+  %n = phi i64 [0, %entry], [%n2, %marked]
+  %lanes = phi i64 [0, %entry], [%lanes1, %marked]
+  %others = phi i64 [0, %entry], [%others1, %marked]
   %q = getelementptr <32 x i32>, ptr %blocks, i64 %s
   %w = load <32 x i32>, ptr %q, align 4
   %here = icmp eq <32 x i32> %w, %all
@@ -100,7 +109,7 @@ done:
   call void @set_field(ptr %C, i64 {ACTIVE_ROWS}, i64 %n2)
   call void @set_field(ptr %C, i64 {LANES}, i64 %lanes1)
   call void @set_field(ptr %C, i64 {OTHERS}, i64 %others1)
-  ret i32 %low1
+  ret i64 %n2
 }
 
 ; the active lanes stand at block %taken where their bit in TAKEN is set, else at %other
@@ -546,6 +555,7 @@ def declarations() -> str:
     return """
 declare i32 @llvm.ctpop.i32(i32)
 declare i32 @ptxkit_next_lanes(ptr)
+declare i64 @ptxkit_lanes_at(ptr, i32)
 declare void @ptxkit_move_lanes(ptr, i32, i32)
 declare i32 @ptxkit_decide(ptr, i64, i64, i1, i64)
 declare void @ptxkit_count_global(ptr, ptr, i32, i64)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ptxkit.emulator.native.runtime import exported, runtime_text
+from ptxkit.isa.model import Function
 
 _LOCK = threading.Lock()  # llvmlite's own state is shared
 QUICK, THOROUGH = 0, 2
@@ -33,6 +34,22 @@ _stores: list[Callable[[], Store]] = []  # the last one counts
 def keep_in(store: Callable[[], Store]) -> None:
     """Let machine code be kept in a store, so that it is not compiled once more by the next process."""
     _stores[:] = [store]
+
+
+def was_compiled(function: Function) -> bool:
+    """Whether machine code of a function has been kept, probably for the same host and kernel."""
+    return bool(_stores) and _stores[-1]().get(_name_of(function)) is not None
+
+
+def note_compiled(function: Function) -> None:
+    """Let :func:`was_compiled` be true for a function."""
+    if _stores:
+        _stores[-1]().put(_name_of(function), b"compiled")
+
+
+def _name_of(function: Function) -> str:
+    text = "\n".join([function.name, *map(str, function.instructions)])
+    return blake2b(f"compiled {text}".encode(), digest_size=20).hexdigest()
 
 
 @cache

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from ptxkit.emulator.lowering.bits import members
 from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.lowering.numpy_backend import NumpyRun
-from ptxkit.emulator.lowering.register_sets import register_sets
+from ptxkit.emulator.lowering.register_sets import register_sets, registers_in
 from ptxkit.emulator.memory.layout import Layout
-from ptxkit.emulator.native.machine_code import Compiled
+from ptxkit.emulator.native.gates import can_pass
+from ptxkit.emulator.native.machine_code import Compiled, note_compiled, was_compiled
 from ptxkit.emulator.native.operands import Places
 from ptxkit.emulator.native.segments import Segment
 from ptxkit.emulator.native.translation import Translation, translate
-from ptxkit.emulator.simt.blocks import InstrumentedRun, Run, Terminator
+from ptxkit.emulator.simt.blocks import BasicBlock, InstrumentedRun, Run, Terminator
 from ptxkit.emulator.simt.function import FunctionCode
 
 ALL = -1
@@ -95,11 +96,23 @@ class NativeProgram:
         self.places = {entry: Places(code, layout) for entry, code in codes.items()}
         self.numbers = {entry: n for n, entry in enumerate(codes)}  # of the functions, for calls
         self.codes = list(codes.values())
+        self._was_compiled: dict[int, bool] = {}
         self.callees = {entry: (n, self.places[entry]) for entry, n in self.numbers.items()}
 
     def function(self, code: FunctionCode) -> NativeFunction | None:
         """The machine code of a function; None if it has none yet."""
         return self.functions.get(code.entry)
+
+    def can_execute(self, block: BasicBlock) -> bool:
+        """Whether a block may have machine code: it has no gate, or one about which machine code can decide."""
+        return can_pass(self.runs[block.index], self.places[block.function.entry])
+
+    def was_compiled(self, code: FunctionCode) -> bool:
+        """Whether machine code of a function is probably kept on disk, from an earlier launch or process."""
+        found = self._was_compiled.get(code.entry)
+        if found is None:
+            found = self._was_compiled[code.entry] = was_compiled(code.function)
+        return found
 
     def compile(self, code: FunctionCode, blocks: Iterable[int]) -> NativeFunction:
         """Compile these blocks of a function, which replace those that were compiled before."""
@@ -114,6 +127,8 @@ class NativeProgram:
             touched = written = 0
             for run in runs:
                 touched |= run.block.registers
+                gate = run.block.gate
+                touched |= 0 if gate is None else registers_in(gate.reads, code.register_index)
                 written |= run.block.written
             made = NativeFunction(
                 code,
@@ -127,4 +142,6 @@ class NativeProgram:
                 {a.number: a.size for s in translation.segments for a in s.accesses},
             )
             self.functions[code.entry] = made
+            if not self._was_compiled.get(code.entry):
+                note_compiled(code.function)
             return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ptxkit.emulator.native import call_code, helpers, memory_code, scalar
+from ptxkit.emulator.native import call_code, collectives, gates, helpers, memory_code, scalar, target_code
 
 
 def common() -> str:
@@ -14,19 +14,21 @@ def common() -> str:
 
 @cache
 def _common() -> str:
-    declared = (helpers, memory_code, call_code, scalar)
+    declared = (helpers, memory_code, call_code, target_code, gates, collectives, scalar)
     return "\n".join([helpers.accessors(), *(part.declarations() for part in declared)])
 
 
 @cache
 def runtime_text() -> str:
     """The text of the functions."""
-    return "\n".join([helpers.accessors(), helpers.helpers(), memory_code.memory_code(), call_code.call_code()])
+    parts = (helpers.helpers(), memory_code.memory_code(), call_code.call_code(), target_code.target_code())
+    return "\n".join([helpers.accessors(), *parts, gates.gate_code(), collectives.permute_code()])
 
 
 @cache
 def exported() -> tuple[str, ...]:
     """The names of the functions that other modules call."""
-    lines = (helpers.declarations() + memory_code.declarations() + call_code.declarations()).splitlines()
+    declared = (helpers, memory_code, call_code, target_code, gates, collectives)
+    lines = "".join(part.declarations() for part in declared).splitlines()
     names = [line.partition("@")[2].partition("(")[0] for line in lines]
     return tuple(name for name in names if name.startswith("ptxkit_"))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW
+from ptxkit.emulator.native.rounded import Rounded, flushed
 from ptxkit.emulator.native.text import LANES, Text, constant, floats, ints, one
 
 Emit = Callable[[Text, Sequence[str]], list[str]]
@@ -194,13 +195,13 @@ _FLOAT = {
 }
 
 
-@_rule(r"setp\.(\w+)(?:\.(and|or|xor))?\.([busf])(16|32|64)")
+@_rule(r"setp\.(\w+?)(?:\.(and|or|xor))?(?:\.([bus])|(\.ftz)?\.f)(16|32|64)")
 def _setp(m: re.Match[str]) -> Emit:
-    bits, real = int(m[4]), m[3] == "f"
+    bits, real = int(m[5]), m[3] is None
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         if real:
-            a, b = (t.floating(x, bits) for x in v[:2])
+            a, b = (t.floating(flushed(t, x) if m[4] else x, bits) for x in v[:2])
             p = t.value(f"fcmp {_FLOAT[m[1]]} {floats(bits)} {a}, {b}")
         else:
             compare = _INTEGER.get(m[1]) or f"{'s' if m[3] == 's' else 'u'}{m[1]}"
@@ -251,6 +252,12 @@ def _fma(m: re.Match[str]) -> Emit:
     return emit
 
 
+@_rule(r"(add|sub|mul|fma|mad)(?:\.(rn|rz|rm|rp))?(\.ftz)?(\.sat)?\.f32")
+def _rounded(m: re.Match[str]) -> Emit:
+    code = Rounded(m[1], m[2] or "rn", bool(m[3]), bool(m[4]))
+    return lambda t, v: code.emit(t, v, _with_nans)
+
+
 @_rule(r"(sqrt|rcp)\.rn\.f(32|64)")
 def _root(m: re.Match[str]) -> Emit:
     bits = int(m[2])
@@ -264,34 +271,50 @@ def _root(m: re.Match[str]) -> Emit:
     return emit
 
 
-@_rule(r"(rcp|sqrt|rsqrt)\.approx\.f32")
+@_rule(r"(rcp|sqrt|rsqrt)\.approx(\.ftz)?\.f32")
 def _approximate(m: re.Match[str]) -> Emit:
     """As numpy computes them: exactly rounded in f64, and then to f32."""
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         double = floats(64)
-        out = t.value(f"fpext {floats(32)} {t.floating(v[0], 32)} to {double}")
+        given = flushed(t, v[0]) if m[2] else v[0]
+        out = t.value(f"fpext {floats(32)} {t.floating(given, 32)} to {double}")
         if m[1] != "rcp":
             out = t.value(f"call {double} @llvm.sqrt.v{LANES}f64({double} {out})")
         if m[1] != "sqrt":
             out = t.value(f"fdiv {double} {one(64)}, {out}")
-        return [_with_nans(t, 32, t.value(f"fptrunc {double} {out} to {floats(32)}"), v)]
+        out = _with_nans(t, 32, t.value(f"fptrunc {double} {out} to {floats(32)}"), v)
+        return [flushed(t, out) if m[2] else out]
 
     return emit
 
 
-@_rule(r"(neg|abs)\.f(32|64)")
+@_rule(r"div\.full(\.ftz)?\.f32")
+def _divide_full(m: re.Match[str]) -> Emit:
+    def emit(t: Text, v: Sequence[str]) -> list[str]:
+        given = [flushed(t, x) if m[1] else x for x in v]
+        a, b = (t.floating(x, 32) for x in given)
+        out = _with_nans(t, 32, t.value(f"fdiv {floats(32)} {a}, {b}"), v)
+        return [flushed(t, out) if m[1] else out]
+
+    return emit
+
+
+@_rule(r"(neg|abs)(?:(\.ftz)?\.f32|\.f64)")
 def _magnitude(m: re.Match[str]) -> Emit:
-    bits = int(m[2])
-    top = 1 << (bits - 1)
-    if m[1] == "neg":
-        return lambda t, v: [t.value(f"xor {ints(bits)} {v[0]}, {constant(top, bits)}")]
-    return lambda t, v: [t.value(f"and {ints(bits)} {v[0]}, {constant(top - 1, bits)}")]
+    bits = int(m[0][-2:])
+    operation, other = ("xor", 1 << (bits - 1)) if m[1] == "neg" else ("and", (1 << (bits - 1)) - 1)
+
+    def emit(t: Text, v: Sequence[str]) -> list[str]:
+        given = flushed(t, v[0]) if m[2] else v[0]
+        return [t.value(f"{operation} {ints(bits)} {given}, {constant(other, bits)}")]
+
+    return emit
 
 
-@_rule(r"(min|max)\.f(32|64)")
+@_rule(r"(min|max)(?:(\.ftz)?\.f32|\.f64)")
 def _float_extremum(m: re.Match[str]) -> Emit:
-    bits = int(m[2])
+    bits = int(m[0][-2:])
     kind, compare, zeros = floats(bits), *(("olt", "or") if m[1] == "min" else ("ogt", "and"))
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
@@ -307,7 +330,11 @@ def _float_extremum(m: re.Match[str]) -> Emit:
         both = t.value(f"and {ints(1)} {no_a}, {no_b}")
         return [t.select(both, bits, constant(CANONICAL[bits], bits), out)]
 
-    return lambda t, v: emit(t, v) if len(v) == 2 else emit(t, [emit(t, v[:2])[0], v[2]])
+    def every(t: Text, v: Sequence[str]) -> list[str]:
+        given = [flushed(t, x) for x in v] if m[2] else v
+        return emit(t, given) if len(given) == 2 else emit(t, [emit(t, given[:2])[0], given[2]])
+
+    return every
 
 
 # -- conversions -------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.lowering.register_sets import RegisterSets, register_sets
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.native.accesses import Access, Accesses, access_of
+from ptxkit.emulator.native.collectives import Collective, collective
 from ptxkit.emulator.native.context import Field
 from ptxkit.emulator.native.operands import Places, can_translate_operands, guarded, width
 from ptxkit.emulator.native.scalar import Emit, emitter, packing
@@ -24,6 +25,10 @@ from ptxkit.isa.model import Negated, Operand, Predicate, Symbol
 from ptxkit.isa.types import TYPES, PtxType
 
 MOST = 96  # instructions of a segment, so that LLVM's time stays in proportion
+
+
+Code = Emit | Access | Collective
+"""What writes the machine code of an instruction."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Segment:
     block: int
     first: int
     instructions: tuple[TypedInstruction, ...]
-    code: tuple[Emit | Access, ...] | None
+    code: tuple[Code, ...] | None
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -49,7 +54,7 @@ class Segment:
 def segments(run: StraightRun, places: Places) -> list[Segment]:
     """Divide a run."""
     found: list[Segment] = []
-    pending: list[tuple[TypedInstruction, Emit | Access | None]] = []
+    pending: list[tuple[TypedInstruction, Code | None]] = []
     first = 0
 
     def flush(end: int) -> None:
@@ -74,20 +79,22 @@ def segments(run: StraightRun, places: Places) -> list[Segment]:
     return found
 
 
-def _stores_after_load(pending: Sequence[tuple[TypedInstruction, Emit | Access | None]]) -> bool:
+def _stores_after_load(pending: Sequence[tuple[TypedInstruction, Code | None]]) -> bool:
     """Whether a store follows a load: executed once more, the load may give what the store has written."""
     accesses = [c for _, c in pending if isinstance(c, Access) and c.at < 0]
     loads = [n for n, c in enumerate(accesses) if not c.store]
     return bool(loads) and any(c.store for c in accesses[loads[0] :])
 
 
-def _code(typed: TypedInstruction, places: Places) -> Emit | Access | None:
+def _code(typed: TypedInstruction, places: Places) -> Code | None:
     if typed.instruction.predicate is not None and places.register(typed.instruction.predicate.register) is None:
         return None
     if (access := access_of(typed, places)) is not None:
         return access
     step = typed.step
-    if step is None or not step.pure or not can_translate_operands(typed, places):
+    if step is not None and not step.pure:
+        return collective(typed, places)
+    if step is None or not can_translate_operands(typed, places):
         return None
     if typed.instruction.name == "mov":
         sources, destinations = ([width(t) for _, t in side] for side in (step.sources, step.destinations))
@@ -121,6 +128,8 @@ class SegmentCode:
         head = [f"define internal i32 @segment{self.number}(ptr %C) noinline {{", "entry:"]
         for access in segment.accesses:
             head += Accesses.allocas(access)
+        for code in segment.code or ():
+            head += code.allocas if isinstance(code, Collective) else ()
         head += ["  %index = alloca i64"]
         counted = [n for n, i in enumerate(segment.instructions) if guarded(i.instruction) and not self.gated]
         for n in counted:
@@ -222,7 +231,8 @@ class SegmentCode:
         if isinstance(code, Access):
             self._access(code, mask, guard)
         else:
-            results = code(t, [self._read(o, kind) for o, kind in step.sources])
+            values = [self._read(o, kind) for o, kind in step.sources]
+            results = code.emit(t, values, mask) if isinstance(code, Collective) else code(t, values)
             for (o, kind), value in zip(step.destinations, results, strict=False):
                 self._write(o, kind, value, guard)
         return mask

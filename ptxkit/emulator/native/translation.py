@@ -8,12 +8,14 @@ from types import MappingProxyType
 
 from ptxkit.emulator.instructions.branches import Branch, Call, FallThrough, Return
 from ptxkit.emulator.lowering.control_flow import StraightRun
-from ptxkit.emulator.native.context import Field, Request, Status
+from ptxkit.emulator.native.context import PENDING, Field, Request, Status
+from ptxkit.emulator.native.gates import GateCode
 from ptxkit.emulator.native.operands import Places
 from ptxkit.emulator.native.runtime import common
 from ptxkit.emulator.native.segments import Segment, SegmentCode, segments
 from ptxkit.emulator.simt.blocks import BasicBlock
-from ptxkit.isa.model import Symbol
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.isa.model import Register, Symbol
 
 _FRAME = """
 define internal i32 @by_numpy(ptr %C, i32 %segment, i32 %first) noinline {
@@ -78,6 +80,11 @@ def translate(
     first: dict[int, list[int]] = {}
     for run in runs:
         first[run.block.index] = []
+        if run.block.gate is not None:
+            parts.append(GateCode(run, places).text())
+        if isinstance(run.block.terminator, Call) and (targets := targets_of(run.block.terminator, places, callees)):
+            table = ", ".join(f"i64 {address}" for address, _ in targets)
+            parts.append(f"@targets{run.block.index} = internal constant [{len(targets)} x i64] [{table}]\n")
         for segment in segments(run, places):
             number = len(numbered)
             numbered.append(segment)
@@ -136,8 +143,12 @@ def _block(
     callees: Mapping[int, tuple[int, Places]],
 ) -> list[str]:
     b, terminator = block.index, block.terminator
+    passed = []
+    if block.gate is not None:
+        passed = [f"  %pass{b} = call i1 @gate{b}(ptr %C)", f"  br i1 %pass{b}, label %in{b}, label %stop{b}", f"in{b}:"]
     lines = [
         f"b{b}:",
+        *passed,
         f"  %enter{b} = call i1 @enter(ptr %C, i64 {b}, i64 {len(block.instructions)})",
         f"  br i1 %enter{b}, label %b{b}s0, label %stop{b}",
         f"stop{b}:",
@@ -190,6 +201,8 @@ def _block(
             f"  %d{b} = call i32 @by_driver(ptr %C, i32 {b})",
             f"  switch i32 %d{b}, label %failed [ i32 0, label %go{block.next} ]",
         ]
+    elif isinstance(terminator, Call) and (targets := targets_of(terminator, places, callees)):
+        lines += _call_one_of(block, terminator, places, targets)
     elif isinstance(terminator, Call) and (callee := callee_of(terminator, places, callees)) is not None:
         lines += _call(block, terminator, places, *callee)
     elif isinstance(terminator, Return) and terminator.predicate is None and not terminator.results:
@@ -215,10 +228,35 @@ def callee_of(
     call: Call, places: Places, callees: Mapping[int, tuple[int, Places]]
 ) -> tuple[int, Places] | None:
     """The number and places of the function that a call without predicate names, if machine code can perform the call."""
-    operands = (*call.site.arguments, *call.site.returns)
     if call.predicate is not None or not isinstance(call.callee, Symbol) or len(call.entries) != 1:
         return None
     (code,) = call.entries.values()
+    return _callable(call, code, places, callees)
+
+
+MOST_TARGETS = 64
+"""Functions among which machine code chooses for a call through a register."""
+
+
+def targets_of(
+    call: Call, places: Places, callees: Mapping[int, tuple[int, Places]]
+) -> list[tuple[int, tuple[int, Places] | None]]:
+    """The functions that a call through a register may call, in the order of their blocks: address, number and places.
+
+    Number and places are None for a function that machine code cannot call. Empty for other calls.
+    """
+    k = places.register(call.callee)
+    if call.predicate is not None or k is None or places.bits(k) != 64 or len(call.entries) > MOST_TARGETS:
+        return []
+    found = sorted(call.entries.items(), key=lambda item: item[1].entry)
+    return [(address, _callable(call, code, places, callees)) for address, code in found]
+
+
+def _callable(
+    call: Call, code: FunctionCode, places: Places, callees: Mapping[int, tuple[int, Places]]
+) -> tuple[int, Places] | None:
+    """The number and places of a function, if machine code can pass it the operands of a call."""
+    operands = (*call.site.arguments, *call.site.returns)
     function = code.function
     formal = (*function.params, *function.returns)
     plain = all(isinstance(o, Symbol) and o.name in places.frame for o in operands)
@@ -229,11 +267,75 @@ def callee_of(
 
 def _call(block: BasicBlock, call: Call, places: Places, number: int, callee: Places) -> list[str]:
     """The active lanes call a function."""
-    b, code = block.index, callee.code
-    arguments = f"i64 {number}, i64 {places.code.frame_bytes}, i64 {code.frame_bytes}, i32 {code.entry}, i64 {b}"
+    b = block.index
+    move = f"  call void @ptxkit_move_lanes(ptr %C, i32 {block.next}, i32 {block.next})"
+    return _perform(block, str(b), call, places, number, callee, (), (move,), "dispatch")
+
+
+def _call_one_of(
+    block: BasicBlock, call: Call, places: Places, targets: Sequence[tuple[int, tuple[int, Places] | None]]
+) -> list[str]:
+    """The active lanes call functions through a register: one function after the other, the one with the first block first.
+
+    Where machine code cannot perform a call, the scheduler performs it, and those of the lanes that are pending.
+    """
+    assert isinstance(call.callee, Register)
+    b, k = block.index, places.code.register_index[call.callee.name]
+    usable = [(n, target) for n, (_, target) in enumerate(targets) if target is not None]
+    cases = " ".join(f"i64 {n}, label %target{b}_{n}" for n, _ in usable)
     lines = [
+        f"  br label %pick{b}",
+        f"pick{b}:",
+        f"  %pick{b}_0 = call i64 @ptxkit_pick(ptr %C, i64 {places.offsets[k]}, i64 {places.row_bytes}, ptr @targets{b}, "
+        f"i64 {len(targets)})",
+    ]
+    if block.reconverges is not None:
+        lines += [
+            f"  %mixed{b}_0 = trunc i64 %pick{b}_0 to i1",
+            f"  br i1 %mixed{b}_0, label %end{b}, label %same{b}",
+            f"same{b}:",
+        ]
+    lines += [f"  %pick{b}_1 = ashr i64 %pick{b}_0, 1", f"  switch i64 %pick{b}_1, label %end{b} [ {cases} ]"]
+    for n, (number, callee) in usable:
+        before = (
+            f"target{b}_{n}:",
+            f"  call void @ptxkit_move_lanes(ptr %C, i32 {block.next}, i32 {PENDING - (1 << 32)})",
+            "  call void @ptxkit_narrow(ptr %C)",
+        )
+        lines += _perform(block, f"{b}_{n}", call, places, number, callee, before, (), f"rest{b}_{n}")
+        lines += [
+            f"rest{b}_{n}:",
+            f"  %pending{b}_{n} = call i64 @ptxkit_lanes_at(ptr %C, i32 {PENDING - (1 << 32)})",
+            f"  %none{b}_{n} = icmp eq i64 %pending{b}_{n}, 0",
+            f"  br i1 %none{b}_{n}, label %dispatch, label %pick{b}",
+        ]
+    return lines
+
+
+def _perform(
+    block: BasicBlock,
+    name: str,
+    call: Call,
+    places: Places,
+    number: int,
+    callee: Places,
+    before: Sequence[str],
+    move: Sequence[str],
+    after: str,
+) -> list[str]:
+    """The active lanes call a function.
+
+    Args:
+        name: distinguishes the values. before: what is done first. move: lets the lanes stand at the block after the call.
+        after: the label to go to when they have returned.
+    """
+    i, code = block.index, callee.code
+    b = name
+    arguments = f"i64 {number}, i64 {places.code.frame_bytes}, i64 {code.frame_bytes}, i32 {code.entry}, i64 {i}"
+    lines = [
+        *before,
         f"  %c{b} = call i1 @ptxkit_begin_call(ptr %C, {arguments})",
-        f"  br i1 %c{b}, label %call{b}, label %end{b}",
+        f"  br i1 %c{b}, label %call{b}, label %end{i}",
         f"call{b}:",
         f"  %mine{b} = call ptr @array(ptr %C, i64 {int(Field.FRAME)})",
         f"  %theirs{b} = call ptr @ptxkit_call_constants(ptr %C)",
@@ -260,10 +362,10 @@ def _call(block: BasicBlock, call: Call, places: Places, number: int, callee: Pl
         ]
     return [
         *lines,
-        f"  call void @ptxkit_move_lanes(ptr %C, i32 {block.next}, i32 {block.next})",
+        *move,
         f"  %s{b} = call i32 @ptxkit_run_call(ptr %C, i64 {number})",
         f"  %r{b} = icmp eq i32 %s{b}, {int(Status.RETURNED)}",
-        f"  br i1 %r{b}, label %dispatch, label %unwind{b}",
+        f"  br i1 %r{b}, label %{after}, label %unwind{b}",
         f"unwind{b}:",
         f"  ret i32 %s{b}",
     ]

@@ -21,6 +21,7 @@ class Warps:
 
     Attributes:
         row: by warp that takes part, its row in the wave. cta: its CTA. standing: the next block of each of its lanes.
+        live, live_of_cta: by warp that takes part, its lanes that have not exited, and by CTA of the wave their number.
         active_row, active_mask: the warps with active lanes, as positions in ``row``, and these lanes.
     """
 
@@ -34,6 +35,8 @@ class Warps:
         self.active_row = np.zeros(rows, np.int32)
         self.active_mask = np.zeros(rows, np.uint32)
         self.taken = np.zeros(rows, np.uint32)
+        self.live = np.zeros(rows, np.uint32)
+        self.live_of_cta = np.zeros(wave.shape[0], np.int32)
         self._groups: dict[tuple[int, bytes, bytes], Group] = {}
 
     def fields(self) -> Iterable[tuple[Field, NDArray[np.generic]]]:
@@ -45,6 +48,8 @@ class Warps:
             (Field.ACTIVE_ROW, self.active_row),
             (Field.ACTIVE_MASK, self.active_mask),
             (Field.TAKEN, self.taken),
+            (Field.LIVE, self.live),
+            (Field.LIVE_OF_CTA, self.live_of_cta),
         )
 
     @property
@@ -77,6 +82,17 @@ class Warps:
             self.standing[:rows] = standing[chosen]
         self.cta[:rows] = self.row[:rows] // warps
         c[Field.ROWS] = rows
+        self._select_live(rows)
+
+    def _select_live(self, rows: int) -> None:
+        live = self.wave.live
+        if live is None:
+            self.live[:rows] = NOWHERE
+            self.live_of_cta[:] = self.wave.shape[1] * LANES
+        else:
+            bits = np.packbits(live.reshape(-1, LANES), axis=1, bitorder="little").view(np.uint32)[:, 0]
+            self.live[:rows] = bits[self.row[:rows]]
+            self.live_of_cta[:] = live.sum((1, 2))
 
     def active(self, first: int) -> Mask:
         """The active lanes of the active warps from number ``first`` on, (warps, 32)."""

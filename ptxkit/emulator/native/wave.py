@@ -39,6 +39,9 @@ AFTER_S = 0.2
 """Seconds of the thread's processor time that a wave must have taken before anything is compiled, so that short launches never
 pay for LLVM."""
 
+KNOWN_AFTER_S = 0.02
+"""The same for functions of which machine code is probably in the cache: to load it takes a few hundredths of a second."""
+
 WHOLE = 2000
 """Instructions of a function that is compiled as a whole; of larger ones, the blocks that are executed often are."""
 
@@ -108,6 +111,8 @@ class NativeWave:
             if index not in function.blocks:
                 return 0
         wave, frame = self.wave, group.frame
+        if block.gate is not None:  # where machine code has not let lanes pass, or lanes have waited
+            return 0
         if group.resume or group.yielded or wave.divergence.open or frame.undefined_bits & function.touched_bits:
             return 0
         return self._run(function, group, index, alone)
@@ -116,10 +121,10 @@ class NativeWave:
         """Compile the blocks of a function that have been executed often, once that is likely to pay."""
         began = time.thread_time()
         spent = began - self.began - self.compiled_s
-        if spent < AFTER_S or spent < self.compiled_s:
+        if spent < KNOWN_AFTER_S or (spent < AFTER_S and not self.program.was_compiled(code)) or spent < self.compiled_s:
             return False
         wave = self.wave
-        usable = [b for b in wave.blocks if b.function is code and b.gate is None and not self._polls(b)]
+        usable = self._usable(code)
         if sum(len(b.instructions) for b in usable) > WHOLE:
             usable = [b for b in usable if self.visits[b.index] >= HOT // 2]
         hot = [b.index for b in usable]
@@ -127,6 +132,10 @@ class NativeWave:
             self.program.compile(code, hot)
         self.compiled_s += time.thread_time() - began
         return bool(hot)
+
+    def _usable(self, code: FunctionCode) -> list[BasicBlock]:
+        """The blocks of a function that may be executed by machine code."""
+        return [b for b in self.wave.blocks if b.function is code and self.program.can_execute(b) and not self._polls(b)]
 
     def _polls(self, block: BasicBlock) -> bool:
         """Whether a block has instructions after which other groups are to be executed first: they may wait for these."""
@@ -153,6 +162,7 @@ class NativeWave:
         self._locate(storage, frame)
         rows = self.warps.count
         c[Field.LIMIT] = limit
+        c[Field.GATES] = not wave.waiting
         steps = c[Field.STEPS] = max(64, min(4096, WORK // (rows * LANES)))
         c[Field.STORED] = c[Field.TICKS] = c[Field.LEVEL] = 0
         c[Field.LOCAL_BASE] = frame.local_base
