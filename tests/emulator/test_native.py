@@ -225,13 +225,14 @@ OPCODES = [
     *(f"div.{t}" for t in ("rn.f32", "rn.f64", "full.f32", "full.ftz.f32")),
     *(f"{op}.{how}.f32" for op in ("add", "sub", "mul", "fma") for how in ("rz", "rm", "rp", "rn.ftz", "rm.ftz", "rn.sat")),
     *(f"{op}.ftz.f32" for op in ("min", "max", "rcp.approx", "sqrt.approx", "rsqrt.approx", "neg", "abs")),
-    "fma.rz.ftz.sat.f32",
+    *("fma.rz.ftz.sat.f32", "fma.rn.f32", "fma.rn.f64"),
     *(f"{op}.b{n}" for op in ("and", "or", "xor") for n in (32, 64)),
 ]
 BITS = {"16": np.uint16, "32": np.uint32, "64": np.uint64}
 SPECIAL = {
     16: [0, 1, 0x7FFF, 0x8000, 0xFFFF],
-    32: [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0xBF800001, 0x00800000, 0x80FFFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x80000000],
+    32: [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x80000000,
+         0xBF800001, 0x00800000, 0x80FFFFFF],
     64: [0, 1, 1 << 63, (1 << 64) - 1, 0x3FF0 << 48, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8000000000001],
 }
 

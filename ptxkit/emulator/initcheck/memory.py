@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.counters.tally import Tally
+from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.simt.asynchronous import Collected, Operation
 from ptxkit.emulator.simt.state import MemoryState
@@ -51,6 +52,11 @@ class UndefinedMemory:
     def capacity(self) -> int:
         """Bytes that there are."""
         return self.real.capacity
+
+    @property
+    def table(self) -> AddressTable[Allocation]:
+        """Of the real memory."""
+        return self.real.table
 
     def find(self, address: int) -> Allocation | None:
         """See :meth:`GlobalMemory.find`."""

@@ -9,7 +9,6 @@ from ptxkit.emulator.native.collectives import shuffle_source
 from ptxkit.emulator.native.context import Field
 from ptxkit.emulator.native.operands import Places
 from ptxkit.emulator.native.text import LANES, Text, constant, ints
-from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.isa.model import Immediate, Operand, Register
 from ptxkit.isa.types import TYPES
 

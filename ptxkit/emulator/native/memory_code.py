@@ -363,6 +363,23 @@ scattered:
 """
 """The start of the block that accesses the lanes' addresses one by one."""
 
+_SAME = """\
+other:
+  %differ = icmp ne <32 x i64> %o, %h
+  %differ1 = and <32 x i1> %differ, %mv
+  %differm = bitcast <32 x i1> %differ1 to i32
+  %same = icmp eq i32 %differm, 0
+  br i1 %same, label %single, label %scattered
+single:
+  %only = add i64 %origin, %offset
+  %onlyp = inttoptr i64 %only to ptr
+  %c = load i{BITS}, ptr %onlyp, align 1
+  %c0 = insertelement <32 x i{BITS}> poison, i{BITS} %c, i32 0
+  %cv = shufflevector <32 x i{BITS}> %c0, <32 x i{BITS}> poison, <32 x i32> zeroinitializer
+  br label %loaded
+"""
+"""The block that loads once where all lanes have the same address."""
+
 _ELEMENTS = """
 declare <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(<32 x ptr>, i32, <32 x i1>, <32 x i{BITS}>)
 declare void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}>, <32 x ptr>, i32, <32 x i1>)
@@ -376,11 +393,11 @@ entry:
 {BLOCK}  %bv = call <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(
     ptr %sp, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
   br label %loaded
-{SCATTERED}  %sv = call <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(
+{SAME}{SCATTERED}  %sv = call <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(
     <32 x ptr> %pointers, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
   br label %loaded
 loaded:
-  %v = phi <32 x i{BITS}> [%bv, %block], [%sv, %scattered]
+  %v = phi <32 x i{BITS}> [%bv, %block], [%cv, %single], [%sv, %scattered]
   store <32 x i{BITS}> %v, ptr %to, align 1
   %mp = getelementptr i64, ptr %R, i64 {MARKED}
   %marked = load i64, ptr %mp
@@ -452,7 +469,9 @@ def memory_code() -> str:
     for bits in WIDTHS:
         narrow = f"trunc <32 x i64> %pattern to <32 x i{bits}>" if bits < 64 else "add <32 x i64> %pattern, zeroinitializer"
         part = _ELEMENTS.replace("{BLOCK}", _BLOCK).replace("{SCATTERED}", _SCATTERED).replace("{NARROW}", narrow)
-        part = part.replace("{BITS}", str(bits)).replace("{STEP}", str(bits // 8))
+        loads, label, stores = part.partition("; stores the element")
+        loads = loads.replace("label %block, label %scattered", "label %block, label %other").replace("{SAME}", _SAME)
+        part = (loads + label + stores).replace("{BITS}", str(bits)).replace("{STEP}", str(bits // 8))
         parts.append(part.replace("<LANE_STEPS>", _numbers(bits // 8)))
     text = "\n".join(parts).replace("{BEGIN}", _BEGIN)
     for name, value in _names().items():

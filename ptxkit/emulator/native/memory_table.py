@@ -39,8 +39,7 @@ class MemoryTable:
             a = table.ranges[k]
             self._sentinels[k] = -1 if a is None or a.sentinel is None else a.sentinel
         self._known = c[Field.ALLOCATIONS] = len(table.bases)
-        if wave.instrumentation is not None and wave.instrumentation.check is not None:
-            self._mark(table)
+        self._mark(table)
 
     def _begin(self, c: NDArray[np.int64], table: AddressTable[Allocation]) -> None:
         self._table, self._known, self._marked = table, 0, -1

@@ -218,14 +218,22 @@ def _setp(m: re.Match[str]) -> Emit:
 
 
 def _with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
-    """``out``, a float, as bits; where it is NaN, the first operand that is NaN, or the host's default NaN."""
+    """``out``, a float, as bits; where it is NaN, the first operand that is NaN, or the host's default NaN.
+
+    Three operands are those of a multiplication and addition.
+    """
     kind = floats(bits)
     missing = t.value(f"fcmp uno {kind} {out}, {out}")
     nan = constant(HOST_NAN[bits], bits)
-    for x in reversed(operands):
+    for n, x in reversed(list(enumerate(operands))):
         f = t.floating(x, bits)
         quiet = t.value(f"or {ints(bits)} {x}, {constant(QUIET[bits], bits)}")
         nan = t.select(t.value(f"fcmp uno {kind} {f}, {f}"), bits, quiet, nan)
+        if n == 2:  # the third operand is added to the product of the others, which may be invalid
+            a, b = (t.floating(y, bits) for y in operands[:2])
+            product = t.value(f"fmul {kind} {a}, {b}")
+            invalid = t.value(f"fcmp uno {kind} {product}, {product}")
+            nan = t.select(invalid, bits, constant(HOST_NAN[bits], bits), nan)
     return t.select(missing, bits, nan, t.bits(out, bits))
 
 

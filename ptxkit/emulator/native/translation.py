@@ -283,11 +283,11 @@ def _call_one_of(
     b, k = block.index, places.code.register_index[call.callee.name]
     usable = [(n, target) for n, (_, target) in enumerate(targets) if target is not None]
     cases = " ".join(f"i64 {n}, label %target{b}_{n}" for n, _ in usable)
+    arguments = f"i64 {places.offsets[k]}, i64 {places.row_bytes}, ptr @targets{b}, i64 {len(targets)}"
     lines = [
         f"  br label %pick{b}",
         f"pick{b}:",
-        f"  %pick{b}_0 = call i64 @ptxkit_pick(ptr %C, i64 {places.offsets[k]}, i64 {places.row_bytes}, ptr @targets{b}, "
-        f"i64 {len(targets)})",
+        f"  %pick{b}_0 = call i64 @ptxkit_pick(ptr %C, {arguments})",
     ]
     if block.reconverges is not None:
         lines += [

@@ -123,7 +123,6 @@ class NativeWave:
         spent = began - self.began - self.compiled_s
         if spent < KNOWN_AFTER_S or (spent < AFTER_S and not self.program.was_compiled(code)) or spent < self.compiled_s:
             return False
-        wave = self.wave
         usable = self._usable(code)
         if sum(len(b.instructions) for b in usable) > WHOLE:
             usable = [b for b in usable if self.visits[b.index] >= HOT // 2]

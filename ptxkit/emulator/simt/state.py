@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
+from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.emulator.memory.layout import Layout
@@ -34,6 +35,10 @@ class MemoryState(Protocol):
     @property
     def capacity(self) -> int:
         """Size of global memory in bytes."""
+
+    @property
+    def table(self) -> AddressTable[Allocation]:
+        """See :attr:`~ptxkit.emulator.memory.allocations.GlobalMemory.table`."""
 
     def allocations(self) -> tuple[Allocation, ...]:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.allocations`."""
