@@ -57,7 +57,7 @@ def test_the_driver_reports_the_same():
     ptxkit.device("gpu")
 
     def attribute(name):
-        return driver.cuDeviceGetAttribute(driver.CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_MAXIMUM_{name}"], 0)[1]
+        return driver.cuDeviceGetAttribute(getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_MAXIMUM_{name}"), 0)[1]
 
     for name, sizes in ON_H200.items():
         dimensions = ("WIDTH", "LAYERS") if "LAYERED" in name and len(sizes) == 2 else ("WIDTH", "HEIGHT", "DEPTH")
