@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_streamed(const T* 
     backward_chunked_row<true, T, THREADS, VECTORS, CTAS>(x, dy, gamma, means, rstds, dx, rows, cols);
 }
 
-template <class T, class Tile, int SPLIT>
+template <class T, class Tile, int SPLIT, int WIDE>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 layernorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
                               T* dgamma, T* dbeta, int rows, int cols, int column_ctas, int blocks) {
-    backward_in_one_launch<true, T, Tile, SPLIT>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols, column_ctas,
+    backward_in_one_launch<true, T, Tile, SPLIT, WIDE>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols, column_ctas,
                                                   blocks);
 }
 
@@ -168,11 +168,11 @@ __global__ void __launch_bounds__(THREADS) layernorm_activation_backward_streame
     backward_chunked_row<true, T, THREADS, VECTORS, CTAS, A>(x, dy, gamma, means, rstds, dx, rows, cols, beta);
 }
 
-template <class T, Activation A, class Tile, int SPLIT>
+template <class T, Activation A, class Tile, int SPLIT, int WIDE>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 layernorm_activation_backward_one_launch(const T* x, const T* dy, const T* gamma, const T* beta, const float* means,
                                          const float* rstds, T* dx, T* dgamma, T* dbeta, int rows, int cols,
                                          int column_ctas, int blocks) {
-    backward_in_one_launch<true, T, Tile, SPLIT, A>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols,
+    backward_in_one_launch<true, T, Tile, SPLIT, WIDE, A>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols,
                                                     column_ctas, blocks, beta);
 }

@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_backward_streamed(const T* x,
     backward_chunked_row<false, T, THREADS, VECTORS, CTAS>(x, dy, gamma, nullptr, rstds, dx, rows, cols);
 }
 
-template <class T, class Tile, int SPLIT>
+template <class T, class Tile, int SPLIT, int WIDE>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 rmsnorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx,
                             T* dgamma, int rows, int cols, int column_ctas, int blocks) {
-    backward_in_one_launch<false, T, Tile, SPLIT>(x, dy, gamma, nullptr, rstds, dx, dgamma, nullptr, rows, cols, column_ctas,
+    backward_in_one_launch<false, T, Tile, SPLIT, WIDE>(x, dy, gamma, nullptr, rstds, dx, dgamma, nullptr, rows, cols, column_ctas,
                                                   blocks);
 }

@@ -292,8 +292,10 @@ ONE_LAUNCH = [  # rows, cols, dtype, tile
     (67, 1021, "f16", {"THREADS": 256, "SPLIT": 4, "SHIFTED": True}),
     (33, 1021, "bf16", {"THREADS": 256, "SHIFTED": False}),
     (9, 4097, "bf16", {"THREADS": 128, "VECTORS": 3, "CLUSTER": 2, "SPLIT": 2, "SHIFTED": True}),
-    (17, 2000, "f32", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 4, "SPLIT": 4}),
+    (40, 2000, "f32", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 4, "SPLIT": 4}),
     (260, 3, "f32", {"THREADS": 128, "SPLIT": 8}),
+    (150, 42, "f16", {"THREADS": 128, "SPLIT": 4}),  # two columns a lane of the sums
+    (300, 36, "f32", {"THREADS": 256, "SPLIT": 8}),  # four
 ]
 
 
@@ -310,7 +312,7 @@ def test_one_launch_with_an_activation_in_clusters(device):
 
 def test_one_launch_has_no_races_and_reads_nothing_uninitialised():
     settings = EmulatorSettings(racecheck=True, initcheck=True)
-    case = case_of(EmulatedDevice(settings=settings), LayernormBackward, 19, 520, "bf16")
+    case = case_of(EmulatedDevice(settings=settings), LayernormBackward, 40, 520, "bf16")
     check(case, "one_launch", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1, "SPLIT": 2})
 
 

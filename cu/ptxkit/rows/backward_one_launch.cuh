@@ -7,7 +7,32 @@
 
 namespace ptxkit {
 
-constexpr int COLUMN_ROWS = 8;  // rows of which a thread has its column in flight
+// Neighbouring columns of a row, as they are in memory. `vector`: their address is a multiple of their size.
+template <class T, int WIDE>
+struct NeighbouringColumns {
+    Vector<T, WIDE> values;
+
+    __device__ __forceinline__ void load(const T* from, bool vector) {
+        if (vector) {
+            values.template load<CACHE_KEEP>(from);
+        } else {
+            values.fill([&](int j) { return load_element(from + j); });
+        }
+    }
+
+    __device__ __forceinline__ float operator[](int j) const { return values[j]; }
+};
+template <class T>
+struct NeighbouringColumns<T, 1> {
+    T value;
+
+    __device__ __forceinline__ void load(const T* from, bool) { value = *from; }
+    __device__ __forceinline__ float operator[](int) const { return to_f32(value); }
+};
+
+// Rows of which a lane has its columns of x and dy in flight: up to 32 bytes of each, with WIDE columns of a row.
+template <class T, int WIDE>
+constexpr int rows_in_flight = WIDE * sizeof(T) > 8 ? 4 : 8;
 
 // The minimum of resident CTAs for __launch_bounds__: two rows of registers, and at least those of sums_of_columns.
 template <class T, class Tile>
@@ -23,62 +48,75 @@ constexpr int one_launch_ctas = OneLaunchCtas<T, Tile>::value;
 __device__ __forceinline__ Pair total_of_column(const Pair (*parts)[32], unsigned column, unsigned count,
                                                 unsigned distance = 1) {
     double first = 0, second = 0;
+#pragma unroll 8
     for (unsigned i = 0; i < count * distance; i += distance) first += parts[i][column].x, second += parts[i][column].y;
     return {static_cast<float>(first), static_cast<float>(second)};
 }
 
-// Sums over rows of dy * n and of dy for `blocks` blocks of 32 columns, of which block number `block` is the first. A lane has a
-// column, and the warps of a block take rows in turn. `blocks` divides the number of warps. With SPLIT there is one block, whose
-// rows SPLIT CTAs share; the first one of them writes the sums. Of each thread, the sums are in f32, in COLUMN_ROWS / 2 parts;
-// those of warps and CTAs are added in f64, in a fixed order.
-template <bool CENTERED, class T, int THREADS, int SPLIT, Activation A>
+// Sums over rows of dy * n and of dy for `blocks` blocks of 32 columns, of which block number `block` is the first. A lane has WIDE
+// neighbouring columns, so that a warp reads WIDE rows of a block at a time; the warps of a block take such groups of rows in
+// turn. The number of columns is a multiple of WIDE, and `blocks` divides the number of warps. With SPLIT there is one block, whose rows
+// SPLIT CTAs share; the first one of them writes the sums. Of each lane, the sums are in f32, those of a warp too; those of warps
+// and CTAs are added in f64, in a fixed order.
+template <bool CENTERED, class T, int THREADS, int SPLIT, int WIDE, Activation A>
 __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T* gamma, const T* beta,
                                                 const float* means, const float* rstds, T* dgamma, T* dbeta,
                                                 unsigned rows, unsigned cols, unsigned block, unsigned blocks) {
-    constexpr int PARTS = COLUMN_ROWS / 2;
+    constexpr int ROWS = rows_in_flight<T, WIDE>, PARTS = 4 / WIDE, LANES = 32 / WIDE;  // lanes of a row
     __shared__ Pair of_warps[THREADS / 32][32];
     __shared__ Pair of_ctas[SPLIT][32];  // in the first CTA of the cluster
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = SPLIT > 1 ? cluster_ctarank() : 0;
-    const unsigned warps = blockDim.x / 32 / blocks, step = warps * SPLIT;  // of a block
-    const unsigned c = (block + warp % blocks) * 32 + lane;
-    const bool active = c < cols;
-    Pair part[PARTS] = {};
-    float weight = 0, shift = 0;
-    if constexpr (A != NONE) {
-        if (active) weight = to_f32(gamma[c]), shift = to_f32(beta[c]);
-    }
-    auto add = [&](float x_, float dy_, float mean, float rstd, Pair& sum) {
-        const float n = normalized<CENTERED>(x_, mean, rstd);
-        if constexpr (A != NONE) dy_ = before_activation<A>(dy_, n, weight, shift);
-        sum.x = fmaf(dy_, n, sum.x);
-        if (CENTERED) sum.y += dy_;
-    };
-    if (active) {
+    const unsigned warps = blockDim.x / 32 / blocks, step = warps * SPLIT * WIDE;  // warps of a block, and rows they read at a time
+    const unsigned first_column = (block + warp % blocks) * 32, c = first_column + lane % LANES * WIDE;
+    const bool vectors = WIDE > 1 && aligned16(x, dy);
+    Pair part[PARTS][WIDE] = {};
+    if (c < cols) {
+        float weight[WIDE], shift[WIDE];
+        if constexpr (A != NONE) {
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) weight[j] = to_f32(gamma[c + j]), shift[j] = to_f32(beta[c + j]);
+        }
 #pragma unroll 1
-        for (unsigned r = rank * warps + warp / blocks; r < rows; r += COLUMN_ROWS * step) {
-            T of_x[COLUMN_ROWS], of_dy[COLUMN_ROWS];
-            float mean[COLUMN_ROWS], rstd[COLUMN_ROWS];
+        for (unsigned r = (rank * warps + warp / blocks) * WIDE + lane / LANES; r < rows; r += ROWS * step) {
+            NeighbouringColumns<T, WIDE> of_x[ROWS], of_dy[ROWS];
+            float mean[ROWS], rstd[ROWS];
             // Rows past the last one are the last row with dy 0: no load depends on a branch, so that all are in flight.
 #pragma unroll
-            for (int k = 0; k < COLUMN_ROWS; k++) {
+            for (int k = 0; k < ROWS; k++) {
                 const unsigned row = ::min(r + k * step, rows - 1);
                 const size_t i = static_cast<size_t>(row) * cols + c;
-                of_x[k] = x[i], of_dy[k] = dy[i];
+                of_x[k].load(x + i, vectors), of_dy[k].load(dy + i, vectors);
                 rstd[k] = rstds[row], mean[k] = CENTERED ? means[row] : 0.0f;
             }
 #pragma unroll
-            for (int k = 0; k < COLUMN_ROWS; k++) {
-                const float given = r + k * step < rows ? to_f32(of_dy[k]) : 0.0f;
-                add(to_f32(of_x[k]), given, mean[k], rstd[k], part[k % PARTS]);
+            for (int k = 0; k < ROWS; k++) {
+                const bool exists = r + k * step < rows;
+#pragma unroll
+                for (int j = 0; j < WIDE; j++) {
+                    const float n = normalized<CENTERED>(of_x[k][j], mean[k], rstd[k]);
+                    float given = exists ? of_dy[k][j] : 0.0f;
+                    if constexpr (A != NONE) given = before_activation<A>(given, n, weight[j], shift[j]);
+                    Pair& sum = part[k % PARTS][j];
+                    sum.x = fmaf(given, n, sum.x);
+                    if (CENTERED) sum.y += given;
+                }
             }
         }
     }
 #pragma unroll
-    for (int k = PARTS / 2; k > 0; k /= 2) {
+    for (int j = 0; j < WIDE; j++) {
 #pragma unroll
-        for (int i = 0; i < k; i++) part[i] += part[i + k];
+        for (int k = PARTS / 2; k > 0; k /= 2) {
+#pragma unroll
+            for (int i = 0; i < k; i++) part[i][j] += part[i + k][j];
+        }
+#pragma unroll
+        for (int distance = LANES; distance < 32; distance *= 2) {
+            Pair& sum = part[0][j];
+            sum += {shfl_sync_bfly(0xffffffffu, sum.x, distance), CENTERED ? shfl_sync_bfly(0xffffffffu, sum.y, distance) : 0.0f};
+        }
+        if (lane < LANES) of_warps[warp][lane * WIDE + j] = part[0][j];
     }
-    of_warps[warp][lane] = part[0];
     barrier_sync();
     Pair sum = {};
     if (warp < blocks) sum = total_of_column(of_warps + warp, lane, warps, blocks);
@@ -94,9 +132,10 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
         if (rank > 0) return;
         if (warp == 0) sum = total_of_column(of_ctas, lane, SPLIT);
     }
-    if (warp >= blocks || !active) return;
-    dgamma[c] = Convert<T>::from_f32(sum.x);
-    if (CENTERED) dbeta[c] = Convert<T>::from_f32(sum.y);
+    const unsigned column = first_column + lane;
+    if (warp >= blocks || column >= cols) return;
+    dgamma[column] = Convert<T>::from_f32(sum.x);
+    if (CENTERED) dbeta[column] = Convert<T>::from_f32(sum.y);
 }
 
 // dx of one row for each group of threads, held in registers. `first_cta`: of the CTAs that compute dx.
@@ -133,7 +172,7 @@ __device__ __forceinline__ void gradient_of_row(const T* x, const T* dy, const T
 
 // A cluster has Tile::CTAS CTAs if they hold a row, and SPLIT CTAs if they share columns; where both are above 1 they are
 // equal. The first `column_ctas` CTAs of the grid add up columns, SPLIT of them `blocks` blocks of 32.
-template <bool CENTERED, class T, class Tile, int SPLIT, Activation A = NONE>
+template <bool CENTERED, class T, class Tile, int SPLIT, int WIDE, Activation A = NONE>
 __device__ __forceinline__ void backward_in_one_launch(const T* x, const T* dy, const T* gamma, const float* means,
                                                        const float* rstds, T* dx, T* dgamma, T* dbeta, int rows,
                                                        int cols, int column_ctas, int blocks, const T* beta = nullptr) {
@@ -142,7 +181,7 @@ __device__ __forceinline__ void backward_in_one_launch(const T* x, const T* dy, 
     follow_previous_grid();
     if constexpr (cluster > 1) barrier_cluster_arrive_relaxed();
     if (blockIdx.x < column_ctas) {
-        sums_of_columns<CENTERED, T, Tile::THREADS, SPLIT, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows,
+        sums_of_columns<CENTERED, T, Tile::THREADS, SPLIT, WIDE, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows,
                                                               cols, blockIdx.x / SPLIT * blocks, blocks);
         if constexpr (cluster > 1 && SPLIT == 1) barrier_cluster_wait_acquire();
     } else {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from math import gcd
 from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
@@ -18,7 +19,6 @@ from ptxkit.kernels.rows import rows as row
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
 COLUMNS = 32  # of a block, which warps of a CTA add up
-COLUMN_ROWS = 8  # rows that a warp has in flight then, as in the source
 BESIDE = 48  # registers of a thread beside the two rows; SHIFTED_BESIDE: for addresses of rows that begin between vectors
 SHIFTED_BESIDE = 20
 LEAST_REGISTERS = 64  # what a thread of the sums over rows needs
@@ -33,7 +33,7 @@ TILE: Mapping[str, list[Any]] = {
 }
 
 LATENCY_US = 1.0  # from the start of a CTA to the arrival of its first row, and
-STEP_US = 0.45  # of each further COLUMN_ROWS rows of a warp
+STEP_US = 0.45  # of each further set of rows that a warp has in flight
 COLUMN_US = 0.012  # of each column of a thread
 EXCHANGE_US = 0.2  # of the sums over the warps of a row
 CLUSTER_US = 0.4  # of the exchange in a cluster
@@ -43,6 +43,17 @@ def registers(w: Any, t: Tile) -> int:
     """Registers of a thread, in the multiples that the hardware gives out."""
     held = 2 * width(w.dtype) * t.VECTORS + BESIDE + SHIFTED_BESIDE * t.SHIFTED
     return max(LEAST_REGISTERS, cdiv(held, 8) * 8)
+
+
+def wide(w: Any) -> int:
+    """Neighbouring columns of a lane of the sums over rows, which it reads at a time."""
+    return gcd(w.cols, 4)
+
+
+def rows_of_warp(w: Any) -> int:
+    """Rows that a warp of the sums over rows has in flight: ``rows_in_flight`` of the source, for each row that it reads at a time."""
+    columns = wide(w)
+    return columns * (4 if columns * row.itemsize(w.dtype) > 8 else 8)
 
 
 def usable(w: Any, t: Tile) -> bool | str:
@@ -60,7 +71,7 @@ def usable(w: Any, t: Tile) -> bool | str:
         return f"SPLIT={t.SPLIT} is not the size of the clusters, {t.CLUSTER}"
     if t.THREADS // row.lanes(w, t) > NAMED_BARRIERS and row.lanes(w, t) > WARP:
         return f"more than {NAMED_BARRIERS} rows of {row.lanes(w, t)} threads per CTA"
-    if t.SPLIT > 1 and w.rows <= t.SPLIT // 2 * COLUMN_ROWS:
+    if t.SPLIT > 1 and w.rows <= t.SPLIT // 2 * rows_of_warp(w):
         return f"half of SPLIT={t.SPLIT} covers all {w.rows} rows"
     return True
 
@@ -71,7 +82,7 @@ def blocks(w: Any, t: Tile) -> int:
     while (
         t.SPLIT == 1
         and warps % (2 * count) == 0
-        and w.rows <= warps // (2 * count) * COLUMN_ROWS
+        and w.rows <= warps // (2 * count) * rows_of_warp(w)
         and cdiv(w.cols, COLUMNS * 2 * count) >= w.device.sms
     ):
         count *= 2
@@ -89,14 +100,14 @@ def grid(w: Any, t: Tile) -> tuple[int, int]:
 
 def predicted_us(w: Any, t: Tile) -> float:
     """The time of a tile without that of a launch: of the longest CTA, or of all over those that are resident at a time."""
-    limits, wide = w.device.target.limits, width(w.dtype)
+    limits, of_vector = w.device.target.limits, width(w.dtype)
     _, threads = row.launched_lanes(w, t)
     resident = min(limits.registers // (registers(w, t) * threads), limits.threads // threads)
     of_sums, of_dx = grid(w, t)
-    steps = cdiv(w.rows, threads // WARP // blocks(w, t) * t.SPLIT * COLUMN_ROWS)
+    steps = cdiv(w.rows, threads // WARP // blocks(w, t) * t.SPLIT * rows_of_warp(w))
     sums_us: float = LATENCY_US + STEP_US * steps + CLUSTER_US * (t.SPLIT > 1)
     exchange_us = EXCHANGE_US * (row.lanes(w, t) > WARP) + CLUSTER_US * (t.CLUSTER > 1)
-    dx_us: float = LATENCY_US + COLUMN_US * 2 * wide * t.VECTORS + exchange_us
+    dx_us: float = LATENCY_US + COLUMN_US * 2 * of_vector * t.VECTORS + exchange_us
     all_us: float = (of_sums * sums_us + of_dx * dx_us) / (max(resident, 1) * w.device.sms)
     return max(sums_us, dx_us) + max(0.0, all_us - min(sums_us, dx_us))
 
@@ -141,6 +152,6 @@ def launches(w: Any, t: Tile) -> list[Launch]:
             (*arrays, w.rows, w.cols, of_sums, blocks(w, t)),
             0,
             cluster if cluster > 1 else None,
-            template=(*backward.types(w), tile, t.SPLIT),
+            template=(*backward.types(w), tile, t.SPLIT, wide(w)),
         )
     ]
