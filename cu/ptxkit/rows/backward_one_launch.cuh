@@ -7,30 +7,7 @@
 
 namespace ptxkit {
 
-// Neighbouring columns of a row, as they are in memory. `vector`: their address is a multiple of their size.
-template <class T, int WIDE>
-struct NeighbouringColumns {
-    Vector<T, WIDE> values;
-
-    __device__ __forceinline__ void load(const T* from, bool vector) {
-        if (vector) {
-            values.template load<CACHE_KEEP>(from);
-        } else {
-            values.fill([&](int j) { return load_element(from + j); });
-        }
-    }
-
-    __device__ __forceinline__ float operator[](int j) const { return values[j]; }
-};
-template <class T>
-struct NeighbouringColumns<T, 1> {
-    T value;
-
-    __device__ __forceinline__ void load(const T* from, bool) { value = *from; }
-    __device__ __forceinline__ float operator[](int) const { return to_f32(value); }
-};
-
-// Rows of which a lane has its columns of x and dy in flight: up to 32 bytes of each, with WIDE columns of a row.
+// Rows of which a lane has its columns of x and dy in flight: up to 64 bytes of each, with WIDE columns of a row.
 template <class T, int WIDE>
 constexpr int rows_in_flight = WIDE * sizeof(T) > 8 ? 4 : 8;
 
@@ -53,6 +30,88 @@ __device__ __forceinline__ Pair total_of_column(const Pair (*parts)[32], unsigne
     return {static_cast<float>(first), static_cast<float>(second)};
 }
 
+// WIDE neighbouring columns of a row, in the format of memory.
+template <class T, int WIDE, bool ALIGNED>
+struct NeighbouringColumns {
+    Vector<T, WIDE> values;
+
+    // ALIGNED: the address is a multiple of the size, so that one instruction loads all.
+    __device__ __forceinline__ void load(const T* from) {
+        if constexpr (ALIGNED) values.template load<CACHE_KEEP>(from);
+        else values.fill([&](int j) { return load_element(from + j); });
+    }
+    __device__ __forceinline__ float operator[](int j) const { return values[j]; }
+};
+template <class T, bool ALIGNED>
+struct NeighbouringColumns<T, 1, ALIGNED> {
+    T value;
+
+    __device__ __forceinline__ void load(const T* from) { value = *from; }
+    __device__ __forceinline__ float operator[](int) const { return to_f32(value); }
+};
+
+// The sums over rows of WIDE columns of a lane, which begin at `c`.
+template <bool CENTERED, class T, int WIDE, Activation A>
+struct LaneSums {
+    static constexpr int PARTS = 4 / WIDE;  // sums of a column, for neighbouring rows in flight
+    const T *x, *dy;
+    const float *means, *rstds;
+    unsigned rows, cols, c;
+    float weight[WIDE], shift[WIDE];
+    Pair part[PARTS][WIDE] = {};
+
+    // Adds ROWS rows, `step` apart, from `r`. Those past the last one are the last row with dy 0: no load depends on a branch, so
+    // that all are in flight.
+    template <int ROWS, bool ALIGNED = true>
+    __device__ __forceinline__ void add(unsigned r, unsigned step) {
+        NeighbouringColumns<T, WIDE, ALIGNED> of_x[ROWS], of_dy[ROWS];
+        float mean[ROWS], rstd[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            const unsigned row = ::min(r + k * step, rows - 1);
+            const size_t i = static_cast<size_t>(row) * cols + c;
+            of_x[k].load(x + i), of_dy[k].load(dy + i);
+            rstd[k] = rstds[row], mean[k] = CENTERED ? means[row] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            const bool exists = r + k * step < rows;
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) {
+                const float n = normalized<CENTERED>(of_x[k][j], mean[k], rstd[k]);
+                float given = exists ? of_dy[k][j] : 0.0f;
+                if constexpr (A != NONE) given = before_activation<A>(given, n, weight[j], shift[j]);
+                Pair& sum = part[k % PARTS][j];
+                sum.x = fmaf(given, n, sum.x);
+                if (CENTERED) sum.y += given;
+            }
+        }
+    }
+
+    // Adds the rows `first` + `offset`, and so on in distances of `step`. `first` is the same for all lanes of a warp.
+    __device__ __forceinline__ void add_all(unsigned first, unsigned offset, unsigned step) {
+        constexpr int ROWS = rows_in_flight<T, WIDE>;
+        if (WIDE > 1 && !aligned16(x, dy)) {
+#pragma unroll 1
+            for (; first < rows; first += step) add<1, false>(first + offset, step);
+            return;
+        }
+#pragma unroll 1
+        for (; first + ROWS / 2 * step < rows; first += ROWS * step) add<ROWS>(first + offset, step);
+        if (first + step < rows) add<ROWS / 2>(first + offset, step);  // no more loads than there are rows, nearly
+        else if (first < rows) add<1>(first + offset, step);
+    }
+
+    __device__ __forceinline__ Pair total(int j) {
+#pragma unroll
+        for (int k = PARTS / 2; k > 0; k /= 2) {
+#pragma unroll
+            for (int i = 0; i < k; i++) part[i][j] += part[i + k][j];
+        }
+        return part[0][j];
+    }
+};
+
 // Sums over rows of dy * n and of dy for `blocks` blocks of 32 columns, of which block number `block` is the first. A lane has WIDE
 // neighbouring columns, so that a warp reads WIDE rows of a block at a time; the warps of a block take such groups of rows in
 // turn. The number of columns is a multiple of WIDE, and `blocks` divides the number of warps. With SPLIT there is one block, whose rows
@@ -62,60 +121,29 @@ template <bool CENTERED, class T, int THREADS, int SPLIT, int WIDE, Activation A
 __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T* gamma, const T* beta,
                                                 const float* means, const float* rstds, T* dgamma, T* dbeta,
                                                 unsigned rows, unsigned cols, unsigned block, unsigned blocks) {
-    constexpr int ROWS = rows_in_flight<T, WIDE>, PARTS = 4 / WIDE, LANES = 32 / WIDE;  // lanes of a row
+    constexpr int LANES = 32 / WIDE;  // of a row
     __shared__ Pair of_warps[THREADS / 32][32];
     __shared__ Pair of_ctas[SPLIT][32];  // in the first CTA of the cluster
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = SPLIT > 1 ? cluster_ctarank() : 0;
-    const unsigned warps = blockDim.x / 32 / blocks, step = warps * SPLIT * WIDE;  // warps of a block, and rows they read at a time
+    const unsigned warps = blockDim.x / 32 / blocks;  // of a block
     const unsigned first_column = (block + warp % blocks) * 32, c = first_column + lane % LANES * WIDE;
-    const bool vectors = WIDE > 1 && aligned16(x, dy);
-    Pair part[PARTS][WIDE] = {};
+    LaneSums<CENTERED, T, WIDE, A> sums = {x, dy, means, rstds, rows, cols, c};
     if (c < cols) {
-        float weight[WIDE], shift[WIDE];
         if constexpr (A != NONE) {
 #pragma unroll
-            for (int j = 0; j < WIDE; j++) weight[j] = to_f32(gamma[c + j]), shift[j] = to_f32(beta[c + j]);
+            for (int j = 0; j < WIDE; j++) sums.weight[j] = to_f32(gamma[c + j]), sums.shift[j] = to_f32(beta[c + j]);
         }
-#pragma unroll 1
-        for (unsigned r = (rank * warps + warp / blocks) * WIDE + lane / LANES; r < rows; r += ROWS * step) {
-            NeighbouringColumns<T, WIDE> of_x[ROWS], of_dy[ROWS];
-            float mean[ROWS], rstd[ROWS];
-            // Rows past the last one are the last row with dy 0: no load depends on a branch, so that all are in flight.
-#pragma unroll
-            for (int k = 0; k < ROWS; k++) {
-                const unsigned row = ::min(r + k * step, rows - 1);
-                const size_t i = static_cast<size_t>(row) * cols + c;
-                of_x[k].load(x + i, vectors), of_dy[k].load(dy + i, vectors);
-                rstd[k] = rstds[row], mean[k] = CENTERED ? means[row] : 0.0f;
-            }
-#pragma unroll
-            for (int k = 0; k < ROWS; k++) {
-                const bool exists = r + k * step < rows;
-#pragma unroll
-                for (int j = 0; j < WIDE; j++) {
-                    const float n = normalized<CENTERED>(of_x[k][j], mean[k], rstd[k]);
-                    float given = exists ? of_dy[k][j] : 0.0f;
-                    if constexpr (A != NONE) given = before_activation<A>(given, n, weight[j], shift[j]);
-                    Pair& sum = part[k % PARTS][j];
-                    sum.x = fmaf(given, n, sum.x);
-                    if (CENTERED) sum.y += given;
-                }
-            }
-        }
+        sums.add_all((rank * warps + warp / blocks) * WIDE, lane / LANES, warps * SPLIT * WIDE);
     }
 #pragma unroll
     for (int j = 0; j < WIDE; j++) {
-#pragma unroll
-        for (int k = PARTS / 2; k > 0; k /= 2) {
-#pragma unroll
-            for (int i = 0; i < k; i++) part[i][j] += part[i + k][j];
-        }
+        Pair part = sums.total(j);
 #pragma unroll
         for (int distance = LANES; distance < 32; distance *= 2) {
-            Pair& sum = part[0][j];
-            sum += {shfl_sync_bfly(0xffffffffu, sum.x, distance), CENTERED ? shfl_sync_bfly(0xffffffffu, sum.y, distance) : 0.0f};
+            part.x += shfl_sync_bfly(0xffffffffu, part.x, distance);
+            if (CENTERED) part.y += shfl_sync_bfly(0xffffffffu, part.y, distance);
         }
-        if (lane < LANES) of_warps[warp][lane * WIDE + j] = part[0][j];
+        if (lane < LANES) of_warps[warp][lane * WIDE + j] = part;
     }
     barrier_sync();
     Pair sum = {};
