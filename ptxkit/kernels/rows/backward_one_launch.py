@@ -7,13 +7,16 @@ from a prediction of the time by named terms, :func:`predicted_us`.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import width
-from ptxkit.kernels.measured import resident_bytes
 from ptxkit.kernels.rows import backward
 from ptxkit.kernels.rows import rows as row
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
@@ -32,11 +35,45 @@ TILE: Mapping[str, list[Any]] = {
     "SHIFTED": [False, True],  # as in ptxkit.kernels.rows.rows
 }
 
-LATENCY_US = 1.0  # from the start of a CTA to the arrival of its first row, and
-STEP_US = 0.45  # of each further set of rows that a warp has in flight
-COLUMN_US = 0.012  # of each column of a thread
-EXCHANGE_US = 0.2  # of the sums over the warps of a row
-CLUSTER_US = 0.4  # of the exchange in a cluster
+FILE = Path(__file__).with_name("one_launch.json")
+ORDER = 2.0  # of the norm by which terms that overlap are added
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What ``scripts/fit_gradients.py`` fits to measured times of tiles.
+
+    Attributes:
+        launch_us: of a launch, with the latency of its first loads. start_us: until a CTA has its first row.
+        row_us: a row of a lane of the sums, times the square root of its columns. column_us: a column of a thread of dx; rows that
+            begin between two vectors take UNALIGNED times as long. warp_us: of each warp of a CTA, whose sums are added.
+        cluster_us: the exchange in a cluster. cta_us: of each CTA on an SM.
+        busy: how many times as long a CTA takes if its SM is full. copy_gbs: what memory and L2 deliver and take.
+        second_us: of two launches, beside the copy, which takes second_copy times as long, and second_cluster times where
+            clusters hold a row.
+    """
+
+    launch_us: float
+    start_us: float
+    row_us: float
+    column_us: float
+    warp_us: float
+    cluster_us: float
+    cta_us: float
+    busy: float
+    copy_gbs: float
+    second_us: float
+    second_copy: float
+    second_cluster: float
+
+
+UNALIGNED = 1.6
+
+
+@cache
+def fitted() -> Coefficients:
+    """The coefficients of the package."""
+    return Coefficients(**json.loads(FILE.read_text(encoding="utf-8"))["coefficients"])
 
 
 def registers(w: Any, t: Tile) -> int:
@@ -98,18 +135,81 @@ def grid(w: Any, t: Tile) -> tuple[int, int]:
     return cdiv(of_sums, cluster) * cluster, cdiv(of_dx, cluster) * cluster
 
 
-def predicted_us(w: Any, t: Tile) -> float:
-    """The time of a tile without that of a launch: of the longest CTA, or of all over those that are resident at a time."""
-    limits, of_vector = w.device.target.limits, width(w.dtype)
+@dataclass(frozen=True)
+class Parts:
+    """What the time of a tile follows from.
+
+    Attributes:
+        of_sums, of_dx: CTAs, as :func:`grid`. per_device: CTAs that are resident at a time. sms: of the device.
+        rows: that a lane of the sums adds up, times the square root of its columns. columns: of a thread of dx, times UNALIGNED.
+        block_warps: of a block of columns. warps: of a CTA. split, clustered: whether clusters share rows of a sum, or a row.
+        moved: bytes of memory and L2.
+    """
+
+    of_sums: int
+    of_dx: int
+    per_device: int
+    sms: int
+    rows: float
+    columns: float
+    block_warps: int
+    warps: int
+    split: bool
+    clustered: bool
+    moved: int
+
+    def time_us(self, c: Coefficients) -> float:
+        """The predicted time: of the longest CTA, of all over those that are resident, and of the copy, which overlap."""
+        sums = c.row_us * self.rows + c.warp_us * self.block_warps + c.cluster_us * self.split
+        dx = c.column_us * self.columns + c.warp_us * self.warps + c.cluster_us * self.clustered
+        full = c.busy * (self.of_sums * (c.start_us + sums) + self.of_dx * (c.start_us + dx)) / self.per_device
+        longest = max(sums, dx)
+        overlapped = (longest**ORDER + full**ORDER + (self.moved / c.copy_gbs / 1e3) ** ORDER) ** (1 / ORDER)
+        return c.launch_us + overlapped + c.cta_us * (self.of_sums + self.of_dx) / self.sms
+
+
+def parts(w: Any, t: Tile) -> Parts:
+    """The parts of the time of a tile of ``one_launch``."""
+    limits, of_vector, sms = w.device.target.limits, width(w.dtype), w.device.sms
     _, threads = row.launched_lanes(w, t)
-    resident = min(limits.registers // (registers(w, t) * threads), limits.threads // threads)
+    resident = max(1, min(limits.registers // (registers(w, t) * threads), limits.threads // threads))
     of_sums, of_dx = grid(w, t)
-    steps = cdiv(w.rows, threads // WARP // blocks(w, t) * t.SPLIT * rows_of_warp(w))
-    sums_us: float = LATENCY_US + STEP_US * steps + CLUSTER_US * (t.SPLIT > 1)
-    exchange_us = EXCHANGE_US * (row.lanes(w, t) > WARP) + CLUSTER_US * (t.CLUSTER > 1)
-    dx_us: float = LATENCY_US + COLUMN_US * 2 * of_vector * t.VECTORS + exchange_us
-    all_us: float = (of_sums * sums_us + of_dx * dx_us) / (max(resident, 1) * w.device.sms)
-    return max(sums_us, dx_us) + max(0.0, all_us - min(sums_us, dx_us))
+    block_warps, columns = threads // WARP // blocks(w, t), wide(w)
+    return Parts(
+        of_sums=of_sums,
+        of_dx=of_dx,
+        per_device=resident * sms,
+        sms=sms,
+        rows=cdiv(w.rows, block_warps * t.SPLIT * columns) * columns**0.5,
+        columns=t.VECTORS * of_vector * (1 if row.is_aligned(w) else UNALIGNED),
+        block_warps=block_warps,
+        warps=threads // WARP,
+        split=t.SPLIT > 1,
+        clustered=t.CLUSTER > 1,
+        moved=moved_bytes(w),
+    )
+
+
+def moved_bytes(w: Any) -> int:
+    """x, dy and dx, and the part of x and dy that L2 does not hold when they are read again."""
+    array: int = w.rows * w.cols * row.itemsize(w.dtype)
+    return 3 * array + max(0, 2 * array - w.device.l2_bytes)
+
+
+def predicted_us(w: Any, t: Tile) -> float:
+    """The time of a tile of ``one_launch``."""
+    return parts(w, t).time_us(fitted())
+
+
+def second_us(w: Any, clustered: bool, c: Coefficients) -> float:
+    """The time of the variants with partial sums, which a second launch adds up. clustered: whether clusters hold a row."""
+    copy = 3 * w.rows * w.cols * row.itemsize(w.dtype) / c.copy_gbs / 1e3
+    return c.second_us + copy * (c.second_cluster if clustered else c.second_copy)
+
+
+def clustered(w: Any) -> bool:
+    """Whether the preferred tile with partial sums has clusters."""
+    return bool(next(backward.preferred(w)).get("CLUSTER", 1) > 1)
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
@@ -126,14 +226,13 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
 
 
 def slower(w: Any) -> str | None:
-    """Why the variants with partial sums are faster.
-
-    Measured on an H200: with 12 to 17 MB of x and dy in f32, one launch took 0.6 to 0.95 of their time; with 29 MB in f16 it
-    took more.
-    """
-    read, most = 2 * w.rows * w.cols * row.itemsize(w.dtype), resident_bytes(w.device) // 2
-    if read > most:
-        return f"the sums over rows read x and dy again, {read:,} bytes, which takes long above {most:,}"
+    """Why the variants with partial sums are faster."""
+    tile = next(preferred(w), None)
+    if tile is None:
+        return None
+    one, two = predicted_us(w, Tile(tile)), second_us(w, clustered(w), fitted())
+    if two < one:
+        return f"one launch is predicted to take {one:.1f} us, because each CTA of the sums reads a column of all rows, and two {two:.1f} us"
     return None
 
 
