@@ -30,7 +30,7 @@ from fit_choice import FACTORS, ROUNDS, read, summary
 from ptxkit import Tile
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels.rows.backward import Gradients
-from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, clustered, fitted, parts, second_us, usable
+from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, fitted, parts, second_us, usable
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
 
@@ -38,6 +38,7 @@ OF_TWO = {  # values that are tried for the variants with partial sums
     "second_us": (2.5, 3.0, 3.5, 4.0, 4.5),
     "second_copy": (0.9, 1.0, 1.1, 1.2, 1.3),
     "second_cluster": (1.1, 1.3, 1.5, 1.7, 1.9),
+    "second_short": (3.0, 4.0, 5.0, 6.0),
 }
 
 
@@ -71,7 +72,7 @@ def cases_of(path: Path) -> list[Case]:
         tiles = [(Tile(row["tile"]), row["us"]) for row in timed if row.get("variant") == "one_launch"]
         tiles = [(tile, time) for tile, time in tiles if usable(workload, tile) is True]
         two = [row["us"] for row in timed if row.get("variant") in ("vectorized", "pipelined")]
-        if len(tiles) > 2 and two:
+        if tiles and two:
             found.append(Case(workload, tuple((parts(workload, tile), time) for tile, time in tiles), min(two)))
     return found
 
@@ -104,7 +105,7 @@ def fit(cases: Sequence[Case], start: Coefficients, rounds: int = ROUNDS) -> Coe
 def regret(case: Case, c: Coefficients) -> float:
     """Regret of the variant and tile that the model takes, over the fastest of one launch and two."""
     part, time = case.taken(c)
-    if second_us(case.workload, clustered(case.workload), c) < part.time_us(c):
+    if second_us(case.workload, c) < part.time_us(c):
         time = case.two_us
     return time / min(case.best_us, case.two_us) - 1
 

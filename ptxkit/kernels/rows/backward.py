@@ -151,6 +151,8 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
     vectors = 16 // (2 * wide) or 1
     if w.rows > w.device.sms and 64 * wide < w.cols <= 512 * wide * vectors:
         yield {"THREADS": 512, "VECTORS": vectors}  # several rows at a time, for each of which the next ones are loaded
+    if w.rows > w.device.sms and wide * WARP < 2 * w.cols <= 2 * 64 * wide:
+        yield {"THREADS": 256, "VECTORS": 2, "PARTIALS": partials(w, 2)}
     yield from preferred(w)
 
 

@@ -49,8 +49,8 @@ class Coefficients:
             begin between two vectors take UNALIGNED times as long. warp_us: of each warp of a CTA, whose sums are added.
         cluster_us: the exchange in a cluster. cta_us: of each CTA on an SM.
         busy: how many times as long a CTA takes if its SM is full. copy_gbs: what memory and L2 deliver and take.
-        second_us: of two launches, beside the copy, which takes second_copy times as long, and second_cluster times where
-            clusters hold a row.
+        second_us: of two launches, beside the copy, which takes second_copy times as long; second_cluster times where clusters
+            hold a row, and second_short times where a warp holds several.
     """
 
     launch_us: float
@@ -65,6 +65,7 @@ class Coefficients:
     second_us: float
     second_copy: float
     second_cluster: float
+    second_short: float
 
 
 UNALIGNED = 1.6
@@ -201,15 +202,13 @@ def predicted_us(w: Any, t: Tile) -> float:
     return parts(w, t).time_us(fitted())
 
 
-def second_us(w: Any, clustered: bool, c: Coefficients) -> float:
-    """The time of the variants with partial sums, which a second launch adds up. clustered: whether clusters hold a row."""
-    copy = 3 * w.rows * w.cols * row.itemsize(w.dtype) / c.copy_gbs / 1e3
-    return c.second_us + copy * (c.second_cluster if clustered else c.second_copy)
-
-
-def clustered(w: Any) -> bool:
-    """Whether the preferred tile with partial sums has clusters."""
-    return bool(next(backward.preferred(w)).get("CLUSTER", 1) > 1)
+def second_us(w: Any, c: Coefficients) -> float:
+    """The time of the variants with partial sums, which a second launch adds up."""
+    t = Tile(next(backward.preferred(w)))
+    factor = c.second_cluster if t.get("CLUSTER", 1) > 1 else c.second_copy
+    if row.lanes(w, t) < WARP:
+        factor = c.second_short
+    return c.second_us + factor * 3 * w.rows * w.cols * row.itemsize(w.dtype) / c.copy_gbs / 1e3
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
@@ -230,7 +229,7 @@ def slower(w: Any) -> str | None:
     tile = next(preferred(w), None)
     if tile is None:
         return None
-    one, two = predicted_us(w, Tile(tile)), second_us(w, clustered(w), fitted())
+    one, two = predicted_us(w, Tile(tile)), second_us(w, fitted())
     if two < one:
         return f"one launch is predicted to take {one:.1f} us, because each CTA of the sums reads a column of all rows, and two {two:.1f} us"
     return None
