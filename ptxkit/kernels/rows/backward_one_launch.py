@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ TILE: Mapping[str, list[Any]] = {
 }
 
 FILE = Path(__file__).with_name("one_launch.json")
-ORDER = 2.0  # of the norm by which terms that overlap are added
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Coefficients:
 
     Attributes:
         launch_us: of a launch, with the latency of its first loads. start_us: until a CTA has its first row.
-        row_us: a row of a lane of the sums, times the square root of its columns. column_us: a column of a thread of dx; rows that
-            begin between two vectors take UNALIGNED times as long. warp_us: of each warp of a CTA, whose sums are added.
+        row_us: a row of a lane of the sums, times the square root of its columns. column_us: a column of a thread of dx; rows
+            that begin between two vectors take UNALIGNED times as long. warp_us: of each warp of a CTA, whose sums are added.
         cluster_us: the exchange in a cluster. cta_us: of each CTA on an SM.
         busy: how many times as long a CTA takes if its SM is full. copy_gbs: what memory and L2 deliver and take.
         second_us: of two launches, beside the copy, which takes second_copy times as long; second_cluster times where clusters
@@ -85,11 +84,11 @@ def registers(w: Any, t: Tile) -> int:
 
 def wide(w: Any) -> int:
     """Neighbouring columns of a lane of the sums over rows, which it reads at a time."""
-    return gcd(w.cols, 4)
+    return math.gcd(w.cols, 4)
 
 
 def rows_of_warp(w: Any) -> int:
-    """Rows that a warp of the sums over rows has in flight: ``rows_in_flight`` of the source, for each row that it reads at a time."""
+    """Rows that a warp of the sums has in flight: ``rows_in_flight`` of the source, times those that it reads at a time."""
     columns = wide(w)
     return columns * (4 if columns * row.itemsize(w.dtype) > 8 else 8)
 
@@ -142,7 +141,8 @@ class Parts:
 
     Attributes:
         of_sums, of_dx: CTAs, as :func:`grid`. per_device: CTAs that are resident at a time. sms: of the device.
-        rows: that a lane of the sums adds up, times the square root of its columns. columns: of a thread of dx, times UNALIGNED.
+        rows: that a lane of the sums adds up, times the square root of its columns.
+        columns: of a thread of dx, times UNALIGNED where it applies.
         block_warps: of a block of columns. warps: of a CTA. split, clustered: whether clusters share rows of a sum, or a row.
         moved: bytes of memory and L2.
     """
@@ -164,8 +164,8 @@ class Parts:
         sums = c.row_us * self.rows + c.warp_us * self.block_warps + c.cluster_us * self.split
         dx = c.column_us * self.columns + c.warp_us * self.warps + c.cluster_us * self.clustered
         full = c.busy * (self.of_sums * (c.start_us + sums) + self.of_dx * (c.start_us + dx)) / self.per_device
-        longest = max(sums, dx)
-        overlapped = (longest**ORDER + full**ORDER + (self.moved / c.copy_gbs / 1e3) ** ORDER) ** (1 / ORDER)
+        copy = self.moved / c.copy_gbs / 1e3
+        overlapped = math.hypot(max(sums, dx), full, copy)  # terms that overlap, as a norm of order 2
         return c.launch_us + overlapped + c.cta_us * (self.of_sums + self.of_dx) / self.sms
 
 
@@ -194,7 +194,8 @@ def parts(w: Any, t: Tile) -> Parts:
 def moved_bytes(w: Any) -> int:
     """x, dy and dx, and the part of x and dy that L2 does not hold when they are read again."""
     array: int = w.rows * w.cols * row.itemsize(w.dtype)
-    return 3 * array + max(0, 2 * array - w.device.l2_bytes)
+    l2: int = w.device.l2_bytes
+    return 3 * array + max(0, 2 * array - l2)
 
 
 def predicted_us(w: Any, t: Tile) -> float:
@@ -208,7 +209,8 @@ def second_us(w: Any, c: Coefficients) -> float:
     factor = c.second_cluster if t.get("CLUSTER", 1) > 1 else c.second_copy
     if row.lanes(w, t) < WARP:
         factor = c.second_short
-    return c.second_us + factor * 3 * w.rows * w.cols * row.itemsize(w.dtype) / c.copy_gbs / 1e3
+    moved: int = 3 * w.rows * w.cols * row.itemsize(w.dtype)
+    return c.second_us + factor * moved / c.copy_gbs / 1e3
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
@@ -231,7 +233,7 @@ def slower(w: Any) -> str | None:
         return None
     one, two = predicted_us(w, Tile(tile)), second_us(w, fitted())
     if two < one:
-        return f"one launch is predicted to take {one:.1f} us, because each CTA of the sums reads a column of all rows, and two {two:.1f} us"
+        return f"it is predicted to take {one:.1f} us, as all rows are read twice, and two launches {two:.1f} us"
     return None
 
 
