@@ -81,6 +81,7 @@ class Setup:
             target,
             leave_out=leave_out,
             stop_after_s=stop_after_s,
+            ahead=is_timed(device) and cluster is None,
         )
         changes = emulator_changes({"max_instructions": max_instructions})
         self._changed = emulator_settings(device, changes)

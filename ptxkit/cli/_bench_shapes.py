@@ -118,7 +118,6 @@ def shapes(
     was measured by then is shown and written. The exit code is that of bench run.
     """
     from ptxkit.bench.measure.method import Method
-    from ptxkit.bench.measure.peers_ahead import prepare_ahead
     from ptxkit.bench.report import shapes as report
     from ptxkit.bench.shapes.grid import grid
     from ptxkit.bench.shapes.planned import planned
@@ -163,9 +162,6 @@ def shapes(
         chosen = planned(every.sample(count, seed), device, target, every_variant=variants == "all")
     if not chosen.plans:
         raise UnavailableError(f"none of the cases can run here: {chosen.left_out[0]}")
-    if is_timed(device) and workers is None:
-        with stdout_set_aside(), progress() as say:
-            prepare_ahead(chosen.plans, [peer.name for peer in setup.peers], say)
     results = setup.measured(chosen.plans, kept).results
     with stdout_set_aside():
         csv, tables = report.shapes_csv(results), report.shapes_tables(results, chosen.left_out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from ptxkit.workload.variant import Variant
 
 
+Prepared = tuple[dict[str, Any], dict[str, Any]]
+"""Inputs and reference of a workload."""
+
+
+def not_prepared(workload: Workload, seed: int) -> Prepared | None:
+    """Nothing is prepared: see :class:`Data`."""
+    return None
+
+
 class Data:
     """Inputs of a workload and their reference. Cases can share them; each case has its own device arrays.
 
@@ -28,16 +37,26 @@ class Data:
         workload: the workload of the inputs.
         seed: seed for random inputs.
         inputs: inputs instead of random ones.
+        prepared: workload and seed -> what another process has computed of them, or None; it is asked first. The inputs that
+            are passed by value are those of ``seed`` for every seed, as after :meth:`renew`.
 
     Attributes:
         verdicts: of outputs that were verified on these inputs, by tolerance and digests of the outputs, so that results with
             the same bytes are compared once. For :class:`~ptxkit.workload.case.Case`.
     """
 
-    def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        seed: int = 0,
+        inputs: Mapping[str, Any] | None = None,
+        prepared: Callable[[Workload, int], Prepared | None] = not_prepared,
+    ) -> None:
         self.workload = workload
         self.seed = seed
         self._given = inputs
+        self._prepared = prepared
+        self._reference: dict[str, Any] | None = None  # of the present inputs, if it is prepared
         self._typical: dict[str, tuple[Any, Typical]] = {}
         self.verdicts: dict[tuple[object, ...], Verdict] = {}
 
@@ -45,12 +64,18 @@ class Data:
     def inputs(self) -> dict[str, Any]:
         """Input name -> numpy array or scalar."""
         with np.errstate(over="ignore"):  # of options; see _refuse_overflow
-            made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+            made = self._given if self._given is not None else self._made()
         self._refuse_overflow(made)
         self._refuse_masks(made, "the input {}", "a kernel sees no mask")
         self._refuse_temporaries(made, "an input")
         self._refuse_temporaries(self.workload.outputs(), "an output")
         return dict(made)
+
+    def _made(self) -> Mapping[str, Any]:
+        """The random inputs of the present seed, prepared or computed now."""
+        prepared = self._prepared(self.workload, self.seed)
+        self._reference = prepared[1] if prepared is not None else None
+        return prepared[0] if prepared is not None else self.workload.inputs(np.random.default_rng(self.seed))
 
     @property
     def has_reference(self) -> bool:
@@ -64,7 +89,9 @@ class Data:
         Raises:
             DescriptionError: the reference verifies nothing: no output, no element, no real numbers, or NaN everywhere.
         """
-        found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
+        inputs = {name: _read_only(value) for name, value in self.inputs.items()}
+        found = self.workload.reference(**inputs) if self._reference is None else self._reference
+        self._reference = None
         self._refuse_masks(found, "the reference of {}", "every element is compared")
         self._refuse_temporaries(found, "an output")
         expected = {name: np.asarray(value) for name, value in found.items()}
@@ -138,9 +165,9 @@ class Data:
 
     def renew(self, seed: int) -> None:
         """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
-        fresh = self.workload.inputs(np.random.default_rng(seed))
-        self.inputs.update({name: value for name, value in fresh.items() if is_array(value)})
+        inputs = self.inputs
         self.seed = seed
+        inputs.update({name: value for name, value in self._made().items() if is_array(value)})
         self.__dict__.pop("expected", None)
         self._typical.clear()
         self.verdicts.clear()

@@ -31,15 +31,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_threads(function: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+def in_threads(function: Callable[[Item], Found], items: Iterable[Item], most: int | None = None) -> list[Found]:
     """``function`` of each item, in their order; in threads unless there is only one item.
 
     After an exception no further calls begin.
+
+    Args:
+        most: maximum number of threads; None for one on each core.
     """
     every = list(items)
     if len(every) <= 1:
         return [function(item) for item in every]
-    with ThreadPoolExecutor(min(cores(), len(every))) as pool:
+    with ThreadPoolExecutor(min(most or cores(), cores(), len(every))) as pool:
         try:
             return list(pool.map(function, every))
         except BaseException:
@@ -47,9 +50,9 @@ def in_threads(function: Callable[[Item], Found], items: Iterable[Item]) -> list
             raise
 
 
-def blocks(rows: int, elements: int) -> list[slice]:
-    """The rows in blocks of about :data:`BLOCK` elements, where all rows have ``elements``."""
-    step = max(1, BLOCK * rows // max(1, elements))
+def blocks(rows: int, elements: int, size: int | None = None) -> list[slice]:
+    """The rows in blocks of about ``size`` elements (None for :data:`BLOCK`), where all rows have ``elements``."""
+    step = max(1, (size or BLOCK) * rows // max(1, elements))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 

@@ -12,8 +12,7 @@ from hypothesis.extra import numpy as hnp
 from ptxkit import Tolerance
 from ptxkit.errors import DescriptionError
 from ptxkit.workload import element_errors
-from ptxkit.workload.parallel import BLOCK
-from ptxkit.workload.verify import compare, compare_all
+from ptxkit.workload.verify import BLOCK, compare, compare_all
 
 f32 = np.float32
 FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]

@@ -22,8 +22,10 @@ from ptxkit.bench.measure.candidates import (
     arrays_sha256,
     compiled_row,
 )
+from ptxkit.bench.measure.data_ahead import DataAhead
 from ptxkit.bench.measure.environment import environment
 from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.peers_ahead import prepare_ahead
 from ptxkit.bench.measure.plain_launch import plain_launch
 from ptxkit.bench.measure.session import Session
 from ptxkit.bench.measure.time_limit import TimeLimit
@@ -35,6 +37,7 @@ from ptxkit.exit_codes import ExitCode
 from ptxkit.runtime.abilities import is_emulating, is_timed
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
+from ptxkit.workload.data import Prepared, not_prepared
 from ptxkit.workload.resolve import target_for, unavailable
 
 if TYPE_CHECKING:
@@ -73,6 +76,8 @@ class Benchmark:
         stuck: called with the results so far if a variant hangs in a call that only the end of the process ends; must end it.
         known_roofs: the ceilings of the device, if they have been measured before.
         stop_after_s: seconds after which no further case begins; None for no limit.
+        ahead: whether other processes compute the inputs and references of the next cases and, for a GPU, compile for all of
+            them before the first is measured.
     """
 
     device: Any
@@ -91,11 +96,13 @@ class Benchmark:
     stuck: Callable[[Results], None] = lambda results: None
     known_roofs: Roofs | None = None
     stop_after_s: float | None = None
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         self._rows: list[Row] = []  # rows of the current case, without the candidates of a session
         self._session: Session | None = None
         self._case: tuple[Plan, Workload] | None = None
+        self._prepared: Callable[[Workload, int], Prepared | None] = not_prepared
 
     def run(
         self, plans: Sequence[Plan], say: Say = silent, done: Callable[[Results], None] = lambda results: None
@@ -118,11 +125,30 @@ class Benchmark:
         )
         if self.recorded and is_timed(self.device):
             self._roofs(plans, say)
+        with self._ahead(plans, say) as ahead:
+            self._prepared = ahead.take
+            begin = time.perf_counter()
+            if self.ahead and is_timed(self.device):
+                names = [peer.name for peer in self.peers]
+                prepare_ahead(plans, names, say, tile=self.tile, stop_after_s=self.stop_after_s)
+            self._measured(plans, say, done, begin)
+        return self._results
+
+    def _ahead(self, plans: Sequence[Plan], say: Say) -> DataAhead:
+        """The data of the cases, computed in other processes where that is wanted."""
+        facts = self.device.facts_for(self.target)
+        again = is_timed(self.device)  # the emulator verifies with one seed
+        seeds = [self.method.seeds(self._seed(plan)) for plan in plans]
+        wanted = [(p.workload.on(facts), s if again else s[:1]) for p, s in zip(plans, seeds, strict=True)]
+        return DataAhead(wanted if self.ahead else (), say=say)
+
+    def _measured(self, plans: Sequence[Plan], say: Say, done: Callable[[Results], None], started: float) -> None:
+        """Measure the cases one after another; none begins ``stop_after_s`` after the run has started."""
         begin = time.perf_counter()
         for number, plan in enumerate(plans):
             if self.device.lost:
                 raise FaultError(f"{self.device.name} was lost: {self.device.lost}")
-            if number and self.stop_after_s is not None and time.perf_counter() - begin >= self.stop_after_s:
+            if number and self.stop_after_s is not None and time.perf_counter() - started >= self.stop_after_s:
                 break
             left = (time.perf_counter() - begin) / number * (len(plans) - number) if number else 0
             about = f", about {left:.0f} s left" if left else ""
@@ -131,7 +157,6 @@ class Benchmark:
             self._measure(plan, plans, partial(_say_of, say, prefix))
             self._results = replace(self._results, partial=number + 1 < len(plans))
             done(self._results)
-        return self._results
 
     def _fitting(self, plans: Sequence[Plan]) -> tuple[list[Plan], dict[str, str]]:
         """The cases for which there is enough memory; of the others, with ``leave_out``, name and sizes -> the reason.
@@ -194,7 +219,7 @@ class Benchmark:
     def _timed(self, plan: Plan, workload: Workload, plans: Sequence[Plan], say: Say) -> CaseResult:
         device = self.device
         count = self.method.sets(workload.work().bytes, workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
-        sets = BufferSets(workload, device, count, self._seed(plan), self.target)
+        sets = BufferSets(workload, device, count, self._seed(plan), self.target, self._prepared)
         compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
         if self.timeout_s is not None:
@@ -272,7 +297,8 @@ class Benchmark:
     # -- in the emulator ---------------------------------------------------------------------------------------------
 
     def _counted(self, plan: Plan, workload: Workload, say: Say) -> CaseResult:
-        case = execute.Case(workload, self.device, self._seed(plan), target=self.target)
+        data = execute.Data(workload, self._seed(plan), prepared=self._prepared)
+        case = execute.Case(workload, self.device, data=data, target=self.target)
         compile_ahead(case.resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
         if self.timeout_s is not None:

@@ -17,6 +17,7 @@ from ptxkit.compiler.elf import machine_code
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import execute
 from ptxkit.workload.case import with_complaints
+from ptxkit.workload.data import Prepared, not_prepared
 from ptxkit.workload.launch import Generated
 from ptxkit.workload.parallel import digest_of
 from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
@@ -34,6 +35,7 @@ class BufferSets:
 
     Args:
         count: number of sets. target: target of the variants; None for that of the device.
+        prepared: see :class:`~ptxkit.workload.data.Data`.
 
     Attributes:
         accuracies: of verified outputs of the first set, by their digests: variants with the same results share one.
@@ -43,10 +45,18 @@ class BufferSets:
         UsageError: the sizes need more memory than there is.
     """
 
-    def __init__(self, workload: Workload, device: Device, count: int, seed: int, target: Target | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        count: int,
+        seed: int,
+        target: Target | None = None,
+        prepared: Callable[[Workload, int], Prepared | None] = not_prepared,
+    ) -> None:
         workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
-        self.data = execute.Data(workload, seed)
+        self.data = execute.Data(workload, seed, prepared=prepared)
         self.cases = [execute.Case(workload, device, data=self.data, target=target) for _ in range(count)]
         self.accuracies: dict[tuple[tuple[str, int], ...], Accuracy] = {}
         self.compared: tuple[PeerCandidate, int, bytes, Verdict] | None = None

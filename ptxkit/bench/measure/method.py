@@ -13,6 +13,7 @@ from ptxkit.bench.results.statistics import median_standard_error, quantile
 
 QUICK_BUDGET_S = 0.25
 QUICK_MINIMUM = 16
+FRESH_SEED = 0x5EED  # added to the seed, for the inputs of the check after timing
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class Method:
             fresh_inputs=False,
             percentiles=False,
         )
+
+    def seeds(self, seed: int) -> list[int]:
+        """The seeds of a case's inputs in the order of their use: before the timing, and after it if they are fresh."""
+        return [seed, seed + FRESH_SEED] if self.fresh_inputs else [seed]
 
     @property
     def limit_s(self) -> float:

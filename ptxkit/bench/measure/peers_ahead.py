@@ -8,6 +8,7 @@ processes disturb each other: the measurement chooses again.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.bench.cases import description_of
 from ptxkit.errors import PtxkitError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 PROCESS_BYTES = 3e9  # memory of a process with torch and a CUDA context
 MOST = 12  # processes: more contexts on a GPU slow each other down
 LIMIT_S = 150.0  # after which the measurement begins; it compiles the rest itself
+SHARE = 0.25  # of a given time for all cases, after which it begins
 ENTRY = "from ptxkit.bench.measure.peers_ahead import prepare_from_stdin; prepare_from_stdin()"
 FEW = 3  # cases for which starting the processes takes as long as it saves
 CHOSEN_AGAIN = {"TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
@@ -36,11 +39,19 @@ CHOSEN_AGAIN = {"TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
 Say = Callable[[str], None]
 
 
-def prepare_ahead(plans: Sequence[Plan], peers: Sequence[str], say: Say = lambda what: None) -> int:
+def prepare_ahead(
+    plans: Sequence[Plan],
+    peers: Sequence[str],
+    say: Say = lambda what: None,
+    *,
+    tile: Mapping[str, Any] | None = None,
+    stop_after_s: float | None = None,
+) -> int:
     """Fill the caches for these cases; the measurement reports the errors of those that fail.
 
     Args:
         peers: names of the peers to prepare. say: called with a line about the progress.
+        tile: tile parameters that the measurement fixes. stop_after_s: the time for preparation and measurement, or None.
 
     Returns:
         How many cases were prepared.
@@ -56,15 +67,23 @@ def prepare_ahead(plans: Sequence[Plan], peers: Sequence[str], say: Say = lambda
     waiting: Queue[str] = Queue()
     for plan in plans:
         w = plan.workload
-        job = {"kernel": w.name, "fields": {**w.sizes, **w.options}, "variants": plan.variants, "peers": peers}
+        job = {
+            "kernel": description_of(type(w)) or w.name,
+            "fields": {**w.sizes, **w.options},
+            "variants": plan.variants,
+            "tile": dict(tile or {}),
+            "tiles": {name: dict(fixed) for name, fixed in plan.tiles.items()},
+            "peers": peers if plan.peers is None else [name for name in peers if name in plan.peers],
+        }
         waiting.put(json.dumps(job))
+    limit_s = LIMIT_S if stop_after_s is None else min(LIMIT_S, SHARE * stop_after_s)
     done: list[str] = []
     begin = time.monotonic()
     with _processes(count) as processes:
         threads = [threading.Thread(target=_feed, args=(process, waiting, done), daemon=True) for process in processes]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads) and time.monotonic() - begin < LIMIT_S:
+        while any(thread.is_alive() for thread in threads) and time.monotonic() - begin < limit_s:
             say(f"preparing peers: {len(done)} of {len(plans)} cases, {time.monotonic() - begin:.0f} s")
             threads[0].join(0.2)
             time.sleep(0.2)
@@ -124,20 +143,24 @@ def prepare_from_stdin() -> None:
 
 def _prepare(job: Mapping[str, Any], device: Any, known: dict[str, Any]) -> list[str]:
     """Compile the variants of a case and prepare its peers; the errors."""
-    from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
+    from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate
     from ptxkit.bench.peers import peers as peers_named
     from ptxkit.workload import registry
+    from ptxkit.workload.build import compiled
 
+    _free_memory()
     errors = []
     try:
-        workload = registry.get(job["kernel"])(**job["fields"])
+        workload = registry.find(job["kernel"])(**job["fields"])
         sets = BufferSets(workload, device, 1, 0)
     except PtxkitError as error:
         return [str(error)]
     variants = workload.variants()
     for name in job["variants"] or variants:
+        tile = {**job["tile"], **job["tiles"].get(name, {})}
+        fixed = {parameter: value for parameter, value in tile.items() if parameter in variants[name].tile}
         try:
-            VariantCandidate(sets, variants[name])
+            compiled(sets.cases[0].resolve(variants[name], tile=fixed))
         except PtxkitError as error:
             errors.append(str(error))
     for name in job["peers"]:
@@ -150,3 +173,10 @@ def _prepare(job: Mapping[str, Any], device: Any, known: dict[str, Any]) -> list
         except PtxkitError as error:
             errors.append(str(error))
     return errors
+
+
+def _free_memory() -> None:
+    """Give the device memory of the case before back, which torch keeps otherwise: the other processes need it."""
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()

@@ -30,7 +30,6 @@ READINGS = 3  # consecutive readings without change
 WARM_UP_LIMIT_S = 2.0
 PATIENCE_S = 30.0  # limit without a valid sample, for a GPU that throttles permanently
 PAUSE_S = 0.05  # pause after a sample during throttling, in which the GPU cools
-FRESH_SEED = 0x5EED  # added to the seed, for the inputs of the check after timing
 
 
 @dataclass
@@ -222,7 +221,7 @@ class Session:
         changed = self.sets.overwritten()
         found = self._changing(candidates, tracks) if changed else {}
         if self.method.fresh_inputs:
-            self.sets.renew(self.sets.data.seed + FRESH_SEED)
+            self.sets.renew(self.method.seeds(self.sets.data.seed)[-1])
         for track in sorted(tracks, key=lambda t: t.candidate):
             i = track.candidate
             if self._alive(track) and self.rows[i].verified is not False:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
-from ptxkit.kernels.attention.sizes import LOG2E, ROWS, UNFUSED, AttentionSizes, fits, for_each_head
+from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
@@ -232,20 +232,21 @@ def attend(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The results (n, d) and log-sum-exps (n) of the queries (n, d) of one head of one sequence, whose keys are (m, d)."""
     o, lse = np.zeros_like(q), np.full(len(q), -np.inf)
-    if not len(k):
-        return o, lse
-    for first in range(0, len(q), ROWS):
-        rows = slice(first, first + ROWS)
-        scores = q[rows] @ k.T / q.dtype.type(math.sqrt(q.shape[1]))
+    scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
+    for rows, keys in query_blocks(len(q), len(k), causal):
+        if not keys:
+            continue
+        scores = q[rows] @ k[:keys].T
+        scores *= scale
         if causal:
-            position = np.arange(len(q))[rows, None] + len(k) - len(q)
-            scores[np.arange(len(k)) > position] = -np.inf
+            hide(scores, rows, len(k) - len(q), -np.inf)
         highest = scores.max(1, keepdims=True)
         highest[np.isneginf(highest)] = 0
-        exponentials = np.exp(scores - highest)
+        scores -= highest
+        exponentials = np.exp(scores, out=scores)
         sums = exponentials.sum(1, keepdims=True)
         seen = sums[:, 0] != 0
-        o[rows][seen] = (exponentials @ v)[seen] / sums[seen]
+        o[rows][seen] = (exponentials @ v[:keys])[seen] / sums[seen]
         lse[rows][seen] = (highest + np.log(np.where(sums, sums, 1)))[seen, 0]
     return o, lse
 

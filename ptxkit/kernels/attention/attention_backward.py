@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.attention import forward
-from ptxkit.kernels.attention.sizes import ROWS, UNFUSED, AttentionSizes, fits, for_each_head
+from ptxkit.kernels.attention.sizes import UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
@@ -19,6 +19,7 @@ PADDING = 128  # of cu/ptxkit/attention/backward.cuh: rows of a sequence in padd
 QUERIES = 64  # of a tile of step 1 and 2, and of a CTA that converts dq
 KEYS = 128  # of a CTA of the steps with wgmma
 THREADS = 256  # of the small kernels
+FEWEST = 256  # queries of a block of the reference, which adds to the gradients of all keys once for each block
 NULL = np.uint64(0)  # no sums of dq
 
 
@@ -314,19 +315,20 @@ class AttentionBackward(AttentionSizes):
 def gradients(q: Any, k: Any, v: Any, o: Any, do: Any, lse: Any, causal: bool, dq: Any, dk: Any, dv: Any) -> None:
     """Add the gradients of one head of one sequence, with n queries (n, d) and m keys (m, d), to dq, dk and dv."""
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
-    for first in range(0, len(q), ROWS):
-        rows = slice(first, first + ROWS)
-        scores = q[rows] @ k.T * scale
+    for rows, keys in query_blocks(len(q), len(k), causal, FEWEST):
         seen = np.isfinite(lse[rows])
-        probabilities = np.exp(scores - np.where(seen, lse[rows], np.inf)[:, None])
+        scores = q[rows] @ k[:keys].T
+        scores *= scale
+        scores -= np.where(seen, lse[rows], np.inf)[:, None]
+        probabilities = np.exp(scores, out=scores)
         if causal:
-            position = np.arange(len(q))[rows, None] + len(k) - len(q)
-            probabilities[np.arange(len(k)) > position] = 0
-        dv += probabilities.T @ do[rows]
-        delta = (do[rows] * o[rows]).sum(1, keepdims=True)
-        ds = probabilities * (do[rows] @ v.T - delta)
-        dq[rows] += ds @ k * scale
-        dk += ds.T @ q[rows] * scale
+            hide(probabilities, rows, len(k) - len(q), 0)
+        dv[:keys] += probabilities.T @ do[rows]
+        ds = do[rows] @ v[:keys].T
+        ds -= (do[rows] * o[rows]).sum(1, keepdims=True)
+        ds *= probabilities
+        dq[rows] += ds @ k[:keys] * scale
+        dk[:keys] += ds.T @ q[rows] * scale
 
 
 def keys_bytes(d: int, t: Tile, *, atomics: bool) -> int:

@@ -10,7 +10,16 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.attention.sizes import HEAD_SIZES, LOG2E, UNFUSED, causal_pairs, fits, for_each_head
+from ptxkit.kernels.attention.sizes import (
+    HEAD_SIZES,
+    LOG2E,
+    UNFUSED,
+    causal_pairs,
+    fits,
+    for_each_head,
+    hide,
+    query_blocks,
+)
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
@@ -165,22 +174,24 @@ class AttentionScores(Workload):
         shape = (self.batch, self.heads, self.q, self.k)
         wide = np.float32 if math.prod(shape) >= LARGE else np.float64
         p = np.zeros(shape, wide)
-        invisible = np.arange(self.k) > np.arange(self.q)[:, None] + self.k - self.q if self.mask == "causal" else None
 
         def compute(i: int, head: int) -> None:
             q = query[i, :, head].astype(wide)
             k = key[i, :, head // (self.heads // self.shared_heads)].astype(wide)
-            scores = q @ k.T
-            scores *= wide(1 / math.sqrt(self.d))
-            if invisible is not None:
-                scores[invisible] = -np.inf
-            if added is not None:
-                scores += added[min(i, added.shape[0] - 1), min(head, added.shape[1] - 1)].astype(wide)
-            highest = scores.max(1, keepdims=True)
-            scores -= np.where(np.isneginf(highest), 0, highest)
-            np.exp(scores, out=scores)
-            sums = scores.sum(1, keepdims=True)
-            np.divide(scores, np.where(sums == 0, 1, sums), out=p[i, head])
+            for rows, keys in query_blocks(self.q, self.k, self.mask == "causal"):
+                if not keys:
+                    continue
+                scores = q[rows] @ k[:keys].T
+                scores *= wide(1 / math.sqrt(self.d))
+                if self.mask == "causal":
+                    hide(scores, rows, self.k - self.q, -np.inf)
+                if added is not None:
+                    scores += added[min(i, added.shape[0] - 1), min(head, added.shape[1] - 1), rows].astype(wide)
+                highest = scores.max(1, keepdims=True)
+                scores -= np.where(np.isneginf(highest), 0, highest)
+                np.exp(scores, out=scores)
+                sums = scores.sum(1, keepdims=True)
+                np.divide(scores, np.where(sums == 0, 1, sums), out=p[i, head, rows, :keys])
 
         for_each_head(self.batch, self.heads, compute)
         return {"p": p}

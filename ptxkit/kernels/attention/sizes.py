@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from typing import Any, ClassVar, Literal
@@ -13,13 +12,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ptxkit import Workload, uniform
+from ptxkit.workload.blas_threads import one_blas_thread
 from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.parallel import cores
 
 HEAD_SIZES = (64, 128, 256)
 UNFUSED = 64  # rows and columns of a tile of the unfused kernels
 LOG2E = math.log2(math.e)
 LARGE = 1 << 33  # pairs of a query and a key times d; float64 products of this size take seconds
-ROWS = 1024  # queries of a block of the reference, to limit temporary memory
+PAIRS = 1 << 19  # scores of a block of the reference, which stay in the cache of a core
 
 
 class AttentionSizes(Workload):
@@ -121,9 +122,32 @@ def causal_pairs(n: int, m: int) -> int:
 
 
 def for_each_head(batch: int, heads: int, compute: Callable[[int, int], None]) -> None:
-    """Calls ``compute(sequence, head)`` for each of them, on all cores: numpy's exp uses one core for each call."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    """Calls ``compute(sequence, head)`` for each of them, on all cores, one for each call."""
+    with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
         collections.deque(pool.map(lambda one: compute(*one), np.ndindex(batch, heads)), maxlen=0)
+
+
+def query_blocks(n: int, m: int, causal: bool, fewest: int = 1) -> Iterator[tuple[slice, int]]:
+    """The n queries of a sequence in blocks, each with the number of its m keys that the last query of the block sees.
+
+    Args:
+        fewest: queries of a block, except of the last one.
+    """
+    step = max(fewest, PAIRS // max(1, m))
+    for first in range(0, n, step):
+        last = min(first + step, n)
+        yield slice(first, last), min(m, max(0, last + m - n)) if causal else m
+
+
+def hide(scores: np.ndarray[Any, Any], rows: slice, behind: int, hidden: float) -> None:
+    """Replace the scores, in place, of the keys that queries ``rows`` do not see with a causal mask.
+
+    Args:
+        scores: of these queries and the first keys. behind: by how many the keys of the sequence exceed its queries.
+    """
+    keys = scores.shape[1]
+    first = min(max(rows.start + behind + 1, 0), keys)  # every query sees the keys before it
+    scores[:, first:][np.arange(first, keys) > np.arange(rows.start, rows.stop)[:, None] + behind] = hidden
 
 
 def fits(w: Workload, needed: int) -> bool | str:

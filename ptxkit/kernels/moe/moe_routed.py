@@ -13,6 +13,8 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
 from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe.product import NULL, SUMS, TYPES, Array, Dtype, Product
+from ptxkit.workload.blas_threads import one_blas_thread
+from ptxkit.workload.parallel import cores
 
 WGMMA = ("sm_90a",)
 GATE_THREADS = 128
@@ -24,6 +26,7 @@ FITTED = {
     "DOWN": [128, 256, 64],  # weights in a tile of the second product
     "PARTS": list(PARTS),  # of k of the second product
 }
+MOST_THREADS = 16  # of the reference, which limits its memory
 BLOCK = 8  # gates, and the factors that follow them, in the interleaved weights
 MIXTRAL = {"hidden": 4096, "ffn": 14336, "experts": 8, "top_k": 2}
 DEEPSEEK_V3 = {"hidden": 7168, "ffn": 2048, "experts": 256, "top_k": 8}
@@ -168,7 +171,7 @@ class MoeRouted(Workload):
 
         hit = [int(e) for e in np.unique(expert)]
         for some in (hit[i : i + 32] for i in range(0, len(hit), 32)):
-            with ThreadPoolExecutor(8) as pool:
+            with one_blas_thread(), ThreadPoolExecutor(min(cores(), MOST_THREADS)) as pool:
                 for token, slot, found in pool.map(results, some):
                     y[token] += weight[token, slot][:, None] * found
         return {"y": y, "expert": expert, "weight": weight}
