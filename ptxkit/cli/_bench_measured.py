@@ -82,6 +82,7 @@ class Setup:
             leave_out=leave_out,
             stop_after_s=stop_after_s,
             ahead=is_timed(device) and cluster is None,
+            tell=tell,
         )
         changes = emulator_changes({"max_instructions": max_instructions})
         self._changed = emulator_settings(device, changes)

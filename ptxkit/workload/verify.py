@@ -20,10 +20,9 @@ from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.parallel import blocks, in_threads
 from ptxkit.workload.tolerance import Rule, Typical, as_rule
 
-
 BLOCK = 1 << 18
-"""Elements of a block. A block takes some 30 operations of numpy, between which threads wait for each other: with blocks of 2^16
-elements, 16 threads take as long as one."""
+"""Elements of a block. A block takes some 30 operations of numpy, between which threads wait for each other: with blocks of
+2^16 elements, 16 threads take as long as one."""
 THREADS = 8
 """Maximum number of threads, for the same reason. 2^25 elements take 0.09 s on the host of an H200 with 16 cores."""
 

@@ -78,6 +78,7 @@ class Benchmark:
         stop_after_s: seconds after which no further case begins; None for no limit.
         ahead: whether other processes compute the inputs and references of the next cases and, for a GPU, compile for all of
             them before the first is measured.
+        tell: called with a line about such a process that failed.
     """
 
     device: Any
@@ -97,6 +98,7 @@ class Benchmark:
     known_roofs: Roofs | None = None
     stop_after_s: float | None = None
     ahead: bool = False
+    tell: Say = silent
 
     def __post_init__(self) -> None:
         self._rows: list[Row] = []  # rows of the current case, without the candidates of a session
@@ -125,7 +127,7 @@ class Benchmark:
         )
         if self.recorded and is_timed(self.device):
             self._roofs(plans, say)
-        with self._ahead(plans, say) as ahead:
+        with self._ahead(plans) as ahead:
             self._prepared = ahead.take
             begin = time.perf_counter()
             if self.ahead and is_timed(self.device):
@@ -134,13 +136,13 @@ class Benchmark:
             self._measured(plans, say, done, begin)
         return self._results
 
-    def _ahead(self, plans: Sequence[Plan], say: Say) -> DataAhead:
+    def _ahead(self, plans: Sequence[Plan]) -> DataAhead:
         """The data of the cases, computed in other processes where that is wanted."""
         facts = self.device.facts_for(self.target)
         again = is_timed(self.device)  # the emulator verifies with one seed
         seeds = [self.method.seeds(self._seed(plan)) for plan in plans]
         wanted = [(p.workload.on(facts), s if again else s[:1]) for p, s in zip(plans, seeds, strict=True)]
-        return DataAhead(wanted if self.ahead else (), say=say)
+        return DataAhead(wanted if self.ahead else (), say=self.tell)
 
     def _measured(self, plans: Sequence[Plan], say: Say, done: Callable[[Results], None], started: float) -> None:
         """Measure the cases one after another; none begins ``stop_after_s`` after the run has started."""

@@ -132,7 +132,7 @@ class DataAhead:
                 self._changed.wait(0.5)  # an interrupt ends a wait that has a limit on every platform
             mapped = job.found.pop(seed, None)
             if mapped is None and job.failed:
-                self._say(f"{job.failed}; computing them here")
+                self._say(f"{workload.name} {workload.size_text()}: {job.failed}; computing them here")
                 job.failed = ""
         return mapped.arrays() if mapped is not None else None
 
