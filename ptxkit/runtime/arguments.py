@@ -123,6 +123,19 @@ class Bound:
         """Store the bytes of one argument."""
         self.buffer[parameter.offset : parameter.offset + parameter.size] = data
 
+    def cells(self, buffer: ctypes.Array[Any]) -> list[tuple[int, int, ctypes.Array[Any]]]:
+        """Where the values of the open arguments belong in a copy of the parameter buffer: ``cells[:] = values[first:last]``
+        for each (first, last, cells), of arguments side by side whose indices follow each other. Tensor maps are left out."""
+        base = ctypes.addressof(buffer)
+        runs: list[tuple[Any, int, int, int]] = []
+        for a in sorted((a for a in self.open if a.encode is None), key=lambda a: a.offset):
+            cell, offset, first, last = runs[-1] if runs else (None, 0, 0, 0)
+            if cell is a.cell and (a.index, a.offset) == (last, offset + (last - first) * ctypes.sizeof(cell)):
+                runs[-1] = cell, offset, first, last + 1
+            else:
+                runs.append((a.cell, a.offset, a.index, a.index + 1))
+        return [(first, last, (cell * (last - first)).from_address(base + at)) for cell, at, first, last in runs]
+
     def address(self, parameter: Parameter, address: int) -> None:
         """Store a pointer, or the tensor map of the array at the address."""
         encode = self.encoders.get(parameter.index)

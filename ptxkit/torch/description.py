@@ -556,7 +556,7 @@ def _function(made: DescribedOperation) -> Callable[..., Any]:
                 raise UsageError(
                     f"{title}: the size {name} does not follow from the shape of a tensor; pass {name}=..."
                 )
-        return call(*[given[name] for name in tensors], *options.values())
+        return call(tuple(given[name] for name in tensors), tuple(options.values()))
 
     signature = ", ".join([*tensors, *(["*"] if defaults else []), *(f"{n}={v!r}" for n, v in defaults.items())])
     workload = made.classes[0][0]

@@ -61,9 +61,8 @@ def layernorm(
     Returns:
         As x. Its derivative is computed by ``layernorm_backward``.
     """
-    return CALLS["layernorm"](
-        x, _filled(x, 1) if weight is None else weight, _filled(x, 0) if bias is None else bias, activation, eps
-    )
+    weight, bias = _filled(x, 1) if weight is None else weight, _filled(x, 0) if bias is None else bias
+    return CALLS["layernorm"]((x, weight, bias), (activation, eps))
 
 
 def layernorm_backward(
@@ -79,7 +78,7 @@ def layernorm_backward(
     Returns:
         dx (..., cols), dweight (cols,), dbias (cols,).
     """
-    return CALLS["layernorm_backward"](dy, x, weight, bias, mean, rstd, activation)
+    return CALLS["layernorm_backward"]((dy, x, weight, bias, mean, rstd), (activation,))
 
 
 def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
@@ -93,7 +92,7 @@ def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tenso
     Returns:
         As x. Its derivative is computed by ``rmsnorm_backward``.
     """
-    return CALLS["rmsnorm"](x, _filled(x, 1) if weight is None else weight, eps)
+    return CALLS["rmsnorm"]((x, _filled(x, 1) if weight is None else weight), (eps,))
 
 
 def rmsnorm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,7 +105,7 @@ def rmsnorm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tup
     Returns:
         dx (..., cols), dweight (cols,).
     """
-    return CALLS["rmsnorm_backward"](dy, x, weight, rstd)
+    return CALLS["rmsnorm_backward"]((dy, x, weight, rstd))
 
 
 def l2norm(x: Tensor, eps: float = 1e-12) -> Tensor:
@@ -119,7 +118,7 @@ def l2norm(x: Tensor, eps: float = 1e-12) -> Tensor:
     Returns:
         As x. Its derivative is computed by ``rmsnorm`` and ``rmsnorm_backward``.
     """
-    return CALLS["l2norm"](x, eps)
+    return CALLS["l2norm"]((x,), (eps,))
 
 
 def layernorm_quantize(
@@ -133,9 +132,8 @@ def layernorm_quantize(
     Returns:
         q (..., cols) int8, and the scales (...) float32.
     """
-    return CALLS["layernorm_quantize"](
-        x, _filled(x, 1) if weight is None else weight, _filled(x, 0) if bias is None else bias, eps
-    )
+    weight, bias = _filled(x, 1) if weight is None else weight, _filled(x, 0) if bias is None else bias
+    return CALLS["layernorm_quantize"]((x, weight, bias), (eps,))
 
 
 # -- softmax -------------------------------------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ def softmax(x: Tensor, p: float = 0.0, seed: int | None = None) -> Tensor:
     Returns:
         As x. Its derivative is computed by ``softmax_backward``.
     """
-    return CALLS["softmax"](x, p, seed)
+    return CALLS["softmax"]((x,), (p,), seed)
 
 
 def softmax_backward(y: Tensor, dy: Tensor, scale: float = 1.0) -> Tensor:
@@ -162,7 +160,7 @@ def softmax_backward(y: Tensor, dy: Tensor, scale: float = 1.0) -> Tensor:
         y, dy: (..., cols).
         scale: factor of the scores before softmax.
     """
-    return CALLS["softmax_backward"](y, dy, scale)
+    return CALLS["softmax_backward"]((y, dy), (scale,))
 
 
 def scale_mask_softmax(scores: Tensor, mask: Tensor, scale: float = 1.0) -> Tensor:
@@ -176,7 +174,7 @@ def scale_mask_softmax(scores: Tensor, mask: Tensor, scale: float = 1.0) -> Tens
     Returns:
         As scores. Its derivative is computed by ``softmax_backward``.
     """
-    return CALLS["scale_mask_softmax"](scores, mask, scale)
+    return CALLS["scale_mask_softmax"]((scores, mask), (scale,))
 
 
 # -- element-wise --------------------------------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def scale_mask_softmax(scores: Tensor, mask: Tensor, scale: float = 1.0) -> Tens
 def add_gelu(x: Tensor, y: Tensor) -> Tensor:
     """``gelu(x + y)`` by the tanh formula, for tensors of one shape. Its derivative is computed by
     ``add_activation_backward``."""
-    return CALLS["add_gelu"](x, y)
+    return CALLS["add_gelu"]((x, y))
 
 
 def add_activation(x: Tensor, residual: Tensor, activation: SumActivation = "gelu") -> Tensor:
@@ -193,33 +191,33 @@ def add_activation(x: Tensor, residual: Tensor, activation: SumActivation = "gel
 
     Its derivative is computed by ``add_activation_backward``.
     """
-    return CALLS["add_activation"](x, residual, activation)
+    return CALLS["add_activation"]((x, residual), (activation,))
 
 
 def add_activation_backward(dy: Tensor, x: Tensor, residual: Tensor, activation: SumActivation = "gelu") -> Tensor:
     """``dy * activation'(x + residual)`` for tensors of one shape: the gradient of x and of residual."""
-    return CALLS["add_activation_backward"](dy, x, residual, activation)
+    return CALLS["add_activation_backward"]((dy, x, residual), (activation,))
 
 
 def add_mul_exp(x: Tensor, y: Tensor) -> Tensor:
     """``exp((x + y) * 2)`` for float32 tensors of one shape. Its derivative is computed by torch's operations."""
-    return CALLS["add_mul_exp"](x, y)
+    return CALLS["add_mul_exp"]((x, y))
 
 
 def saxpy(a: float, x: Tensor, y: Tensor) -> Tensor:
     """``a * x + y`` for float32 tensors of one shape, which are not changed. Its derivative is computed by torch's
     operations."""
-    return CALLS["saxpy"](x, y, a)
+    return CALLS["saxpy"]((x, y), (a,))
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """``silu(gate) * up`` for tensors of one shape, (..., cols). Its derivative is computed by ``swiglu_backward``."""
-    return CALLS["swiglu"](gate, up)
+    return CALLS["swiglu"]((gate, up))
 
 
 def swiglu_backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients ``dy * up * silu'(gate)`` and ``dy * silu(gate)`` of ``swiglu``, all of one shape, (..., cols)."""
-    return CALLS["swiglu_backward"](dy, gate, up)
+    return CALLS["swiglu_backward"]((dy, gate, up))
 
 
 def bias_dropout_residual(x: Tensor, bias: Tensor, residual: Tensor, p: float = 0.1, seed: int | None = None) -> Tensor:
@@ -233,7 +231,7 @@ def bias_dropout_residual(x: Tensor, bias: Tensor, residual: Tensor, p: float = 
     Returns:
         As x. Its derivative draws the same mask again, with the same kernel; the sum for bias is torch's.
     """
-    return CALLS["bias_dropout_residual"](x, bias, residual, p, seed)
+    return CALLS["bias_dropout_residual"]((x, bias, residual), (p,), seed)
 
 
 def quantize_int8(x: Tensor, scale: float = 1.0, zero_point: float = 0.0) -> Tensor:
@@ -244,7 +242,7 @@ def quantize_int8(x: Tensor, scale: float = 1.0, zero_point: float = 0.0) -> Ten
         scale: magnitude between 1e-30 and 1e30.
         zero_point: between -128 and 127.
     """
-    return CALLS["quantize_int8"](x, scale, zero_point)
+    return CALLS["quantize_int8"]((x,), (scale, zero_point))
 
 
 # -- matrix products -----------------------------------------------------------------------------------------------------
@@ -301,11 +299,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Li
     if bias is not None and bias.dtype != weight.dtype:
         raise UsageError(f"linear: bias has the type {bias.dtype}, but weight has {weight.dtype}")
     if activation == "gelu" and bias is not None and x.dtype != torch.float32 and not any(n % 8 for n in weight.shape):
-        return CALLS["linear_gelu"](rows_of(x), weight, bias).view(*x.shape[:-1], weight.shape[0])
+        return CALLS["linear_gelu"]((rows_of(x), weight, bias)).view(*x.shape[:-1], weight.shape[0])
     y = product(rows_of(x), weight).view(*x.shape[:-1], weight.shape[0])
     if activation == "gelu":
         shift = y.new_zeros(()) if bias is None else bias
-        return CALLS["add_gelu"](y, shift.expand_as(y))
+        return CALLS["add_gelu"]((y, shift.expand_as(y)))
     return y if bias is None else y + bias
 
 
@@ -337,7 +335,7 @@ def swiglu_ffn(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
         As x. Its derivative computes the products with gate and up again, and consists of eight products and
         ``swiglu_backward``.
     """
-    return CALLS["swiglu_ffn"](x, gate, up, down)
+    return CALLS["swiglu_ffn"]((x, gate, up, down))
 
 
 def linear_layernorm_gelu(
@@ -352,7 +350,7 @@ def linear_layernorm_gelu(
         (..., features). Its derivative computes the product and its statistics again, and consists of two products and
         ``layernorm_backward``; the sum for bias is torch's.
     """
-    return CALLS["linear_layernorm_gelu"](x, weight, bias, gamma, beta, eps)
+    return CALLS["linear_layernorm_gelu"]((x, weight, bias, gamma, beta), (eps,))
 
 
 def ffn_sublayer(
@@ -369,7 +367,7 @@ def ffn_sublayer(
         As residual. Its derivative computes rows and product again, and consists of two products, ``add_activation_backward``
         and ``layernorm_backward``; the sum for bias is torch's.
     """
-    return CALLS["ffn_sublayer"](x, weight, bias, gamma, beta, residual, eps)
+    return CALLS["ffn_sublayer"]((x, weight, bias, gamma, beta, residual), (eps,))
 
 
 # -- attention -----------------------------------------------------------------------------------------------------------
@@ -391,7 +389,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # a derivative keeps these copies, instead of copying the tensors again
         query, key, value = map(_contiguous, (query, key, value))
-    return CALLS["attention"](query, key, value, causal)
+    return CALLS["attention"]((query, key, value), (causal,))
 
 
 def _contiguous(x: Tensor) -> Tensor:
@@ -411,7 +409,7 @@ def attention_backward(
     Returns:
         dq, dk, dv, with the shapes of query, key and value.
     """
-    return CALLS["attention_backward"](do, query, key, value, o, lse, causal)
+    return CALLS["attention_backward"]((do, query, key, value, o, lse), (causal,))
 
 
 def attention_e4m3(
@@ -432,7 +430,7 @@ def attention_e4m3(
     Returns:
         As query, in bfloat16.
     """
-    return CALLS["attention_e4m3"](query, key, value, query_scale, key_scale, value_scale, causal)
+    return CALLS["attention_e4m3"]((query, key, value, query_scale, key_scale, value_scale), (causal,))
 
 
 def attention_scores(query: Tensor, key: Tensor, mask: Literal["none", "causal"] = "none") -> Tensor:
@@ -445,4 +443,4 @@ def attention_scores(query: Tensor, key: Tensor, mask: Literal["none", "causal"]
     Returns:
         (..., heads, q, k).
     """
-    return CALLS["attention_scores"](query, key, mask)
+    return CALLS["attention_scores"]((query, key), (mask,))

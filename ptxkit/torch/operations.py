@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import copysign
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch.autograd import forward_ad
 from ptxkit.errors import DescriptionError, UnavailableError, UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
 from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned
-from ptxkit.torch.recent import Call, Recent
+from ptxkit.torch.recent import NO_KINDS, Call, Kinds, Recent, is_zero
 from ptxkit.torch.shapes import Sizes, flat, match, shape_of, shown
 from ptxkit.workload import registry
 from ptxkit.workload.values import option_value
@@ -44,6 +45,8 @@ AUTOCAST_DEVICES = ("cpu", "cuda")
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
+_grad_enabled = torch.is_grad_enabled
+_is_traced = torch.compiler.is_dynamo_compiling
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 _NO_SEED = torch.zeros((), dtype=torch.int64, device="cpu")
@@ -315,10 +318,9 @@ class Operation:
         """
         # the time of these lines is host time of each launch that is not among the recent ones
         kinds = [part for tensor in tensors for part in (tensor.shape, tensor.dtype, tensor.device)]
-        if self._by_value:
-            kinds += (o for i, o in enumerate(options) if i not in self._by_value)
-        else:
-            kinds += options
+        for i, option in enumerate(options):
+            if i not in self._by_value:
+                kinds.append(repr(option) if is_zero(option) else option)  # 0.0 == -0.0
         turned: tuple[int, ...] = ()
         if self._matrices:
             turned = tuple(i for i in self._matrices if is_turned(tensors[i]))
@@ -630,21 +632,15 @@ def by_value(workload: Workload) -> dict[str, Any]:
 
 
 def function_of(operation: Operation) -> Callable[..., Any]:
-    """The function that calls an operation: with tensors, options and, if it is random, the seed.
+    """The function that calls an operation: ``call(tensors, options, seed)``, of tuples and, if it is random, the seed.
 
     On tensors of a GPU, the launch takes place without torch's dispatcher, which costs more
     time than the launch. Where something observes or transforms operations (torch.compile, dispatch modes,
-    functorch, autocast), the call goes through the dispatcher. A call like a recent one (:mod:`ptxkit.torch.recent`) is
+    functorch), the call goes through the dispatcher. A call like a recent one (:mod:`ptxkit.torch.recent`) is
     recognised in one step.
     """
-    count, visible, trains, random = (
-        len(operation.tensors),
-        operation.visible,
-        operation.trains,
-        operation.random is not None,
-    )
+    visible, trains, random = operation.visible, operation.trains, operation.random is not None
     names = [t.name for t in operation.tensors]
-    end = count + len(operation.options)
     accepted = [operation.accepted(option) for option in operation.options]
     recent = operation.recent
     calls = recent.calls
@@ -660,52 +656,67 @@ def function_of(operation: Operation) -> Callable[..., Any]:
 
     def direct(tensors: tuple[torch.Tensor, ...], options: tuple[Any, ...], seed: Any) -> Any:
         """The results for plain tensors, without the dispatcher; None if the call needs it."""
+        key = options
+        converts = operation.autocast and is_autocast(tensors[0])
+        if converts:  # calls under autocast are kept for its type and the tensors that it makes
+            tensors = tuple(operation.converted(tensors))
+            key = (*options, torch.get_autocast_dtype(tensors[0].device.type))
+            run = recent.found(tensors, key)
+            if run is not None:
+                return run(tensors, operation.drawn(options, seed) if random else None)
         wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if wanted and operation.gradient is None:
             return None
         if operation.values is not None:  # else the options are checked when a plan is made
             options = checked(options)
         plan, values = operation.prepared(tensors, options, wanted and trains)
+        if converts and isinstance(plan, Zeros):  # it may compute by torch's operations, which autocast would convert again
+            return None
         differentiable = partial(_differentiable, operation, options) if wanted else None
         call = Call(plan, values, differentiable, visible, tensors)
-        recent.add(tensors, options, call)
+        recent.add(tensors, key, call)
         return call.run(tensors, operation.drawn(options, seed) if random else None)
 
-    def call(*args: Any) -> Any:
-        tensors = args[:count]
-        if not torch.compiler.is_compiling():
-            options = args[count:end]
-            observed = _dispatch_modes() or _function_modes() or _functorch_interpreter() is not None
-            if not observed and forward_ad._current_level < 0:
+    def call(tensors: tuple[torch.Tensor, ...], options: tuple[Any, ...] = (), seed: Any = None) -> Any:
+        if not _is_traced():
+            # the time of these lines is host time of each launch
+            kinds: Kinds = ()
+            # dispatch modes are seen by the guards
+            if not _function_modes() and _functorch_interpreter() is None and forward_ad._current_level < 0:
                 try:
-                    known = calls[torch.is_grad_enabled()].get(options, ())
+                    zeros, kinds = calls[_grad_enabled()].get(options, NO_KINDS)
+                    for i in zeros:
+                        if copysign(1, options[i]) < 0:
+                            kinds = ()
                     # guards read sizes; nested tensors have none, which ends the process there, in functorch too
                     for tensor in tensors:
                         if tensor.is_nested:
-                            known = ()
+                            kinds = ()
                 except TypeError:  # an option that has no hash, such as an array
-                    known, options = (), checked(options)
+                    kinds, options = (), checked(options)
                 except AttributeError:  # an argument that is no tensor
-                    known = ()
-                for matches, run in known:
-                    if matches(*tensors):
-                        return run(tensors, operation.drawn(options, args[-1]) if random else None)
-            if is_plain(tensors):
-                results = direct(tensors, options, args[-1])
-                if results is not None:
-                    return results
-            for name, tensor in zip(names, tensors, strict=True):
-                check_tensor(operation.title, name, tensor)
-            check_transforms(operation.title, tensors)
-            args = (*tensors, *checked(options), *args[end:])
-        if random and not isinstance(args[-1], torch.Tensor | None):
-            args = (*args[:-1], torch.tensor(seed_of(operation.title, args[-1]), dtype=torch.int64, device="cpu"))
+                    kinds = ()
+            for matches, run in kinds:
+                if matches(*tensors):
+                    return run(tensors, operation.drawn(options, seed) if random else None)
+            if not torch.compiler.is_compiling():
+                if is_plain(tensors):
+                    results = direct(tensors, options, seed)
+                    if results is not None:
+                        return results
+                for name, tensor in zip(names, tensors, strict=True):
+                    check_tensor(operation.title, name, tensor)
+                check_transforms(operation.title, tensors)
+                options = checked(options)
+        arguments: tuple[Any, ...] = tensors
         if operation.autocast and is_autocast(tensors[0]):
-            args = (*operation.converted(tensors), *args[count:])
+            arguments = tuple(operation.converted(tensors))
+        arguments += options
         if trains:
-            training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-            args = (*args[:end], training, *args[end:])
-        found = operation_call(*args)
+            arguments += (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[: len(names)]),)
+        if random and not isinstance(seed, torch.Tensor | None):
+            seed = torch.tensor(seed_of(operation.title, seed), dtype=torch.int64, device="cpu")
+        found = operation_call(*arguments, seed) if random else operation_call(*arguments)
         if visible == 1:
             return found if isinstance(found, torch.Tensor) else found[0]
         return found[:visible]
@@ -798,7 +809,6 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
     return not (
         _dispatch_modes()
         or _function_modes()
-        or _is_any_autocast_enabled()
         or _functorch_interpreter() is not None
         or forward_ad._current_level >= 0
     )

@@ -250,7 +250,8 @@ class Plan:
         if self._emulates or self._updates or self._scratch or len(self._launches) != 1 or len(self._makes) != 1:
             return None
         (shape, strides, dtype, _), launch, index, later = self._makes[0], self._launches[0], self._index, list(values)
-        current, stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+        current, stream, empty = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, _empty_on_gpu
+        several = torch.cuda.device_count() > 1
 
         def run(tensors: Sequence[torch.Tensor], seed: int | None) -> torch.Tensor:
             arguments: list[Any] = []
@@ -259,9 +260,9 @@ class Plan:
                 address = tensor.data_ptr()
                 bits |= address
                 arguments.append(address)
-            if bits % ALIGNMENT or current() != index:
+            if bits % ALIGNMENT or (several and current() != index):
                 return self(tensors, later if seed is None else [*later, seed])[0]
-            made = _empty_on_gpu(shape, strides, dtype)
+            made = empty(shape, strides, dtype)
             arguments.append(made.data_ptr())
             if later:
                 arguments += later

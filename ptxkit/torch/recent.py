@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import copysign
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ptxkit.torch.plan import Plan, Zeros
 
@@ -22,13 +25,23 @@ KEPT_KINDS = 8
 """Kinds of tensors of which it keeps calls, for each set of options; the latest ones."""
 
 
+class _Observer(TorchDispatchMode):
+    """A dispatch mode."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the operation."""
+        return function(*args, **(kwargs or {}))
+
+
 def _working(guards: Any) -> Any:
     """torch's class of guards, if it compares what this module relies on; else None, so that no call is kept."""
     probe = torch.empty(2, 3, device="cpu")
     others = (torch.empty(3, 3), probe.double(), torch.empty(3, 2).t(), probe.clone().requires_grad_())
     try:
         check = guards(probe, dynamic_dims_sizes=[[2, 3]], dynamic_dims_strides=[[3, 1]]).check
-        works = check(probe) and not any(check(other) for other in others)
+        with _Observer():
+            seen = check(probe)
+        works = check(probe) and not seen and not any(check(other) for other in others)
     except (AttributeError, TypeError, SystemError, RuntimeError):  # of another version of torch
         return None
     return guards if works else None
@@ -77,28 +90,47 @@ class Call:
             self.run = partial(differentiable(), compute)
 
 
-Known = dict[tuple[Any, ...], tuple[tuple[Callable[..., bool], Callable[..., Any]], ...]]
+Kinds = tuple[tuple[Callable[..., bool], Callable[..., Any]], ...]
+"""For each kind of tensors a function that says whether tensors are of it, and :attr:`Call.run`; the latest first."""
+NO_KINDS: tuple[tuple[int, ...], Kinds] = ((), ())
+
+
+def is_zero(option: Any) -> bool:
+    """Whether an option is a zero with a sign: 0.0 and -0.0 are equal as keys, but not for kernels."""
+    return isinstance(option, float | np.floating) and not option
 
 
 class Recent:
     """The recent calls of an operation.
 
     Attributes:
-        calls: for calls without and with gradients enabled: options -> (function that says whether tensors are of a kind,
-            :attr:`Call.run`), the latest first.
+        calls: for calls without and with gradients enabled: options -> positions of zeros among them, and the kinds. Only calls
+            without -0.0 are kept; whether it is one of those, the caller decides by the sign of a zero.
     """
 
     def __init__(self) -> None:
-        self.calls: tuple[Known, Known] = ({}, {})
+        self.calls: tuple[dict[tuple[Any, ...], tuple[tuple[int, ...], Kinds]], ...] = ({}, {})
 
-    def add(self, tensors: Sequence[torch.Tensor], options: Sequence[Any], call: Call) -> None:
+    def found(self, tensors: Sequence[torch.Tensor], options: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """What a call like a recent one launches, for tensors that are not nested; None if there was none."""
+        try:
+            zeros, kinds = self.calls[torch.is_grad_enabled()].get(options, NO_KINDS)
+        except TypeError:  # an option that has no hash
+            return None
+        if any(copysign(1, options[i]) < 0 for i in zeros):
+            return None
+        return next((run for matches, run in kinds if matches(*tensors)), None)
+
+    def add(self, tensors: Sequence[torch.Tensor], options: tuple[Any, ...], call: Call) -> None:
         """Keep a call, unless it copies tensors, or too many sets of options are known already."""
-        key = tuple(options)
         if _Guards is None or not call.quick:
+            return
+        zeros = tuple(i for i, option in enumerate(options) if is_zero(option))
+        if any(copysign(1, options[i]) < 0 for i in zeros):
             return
         calls = self.calls[torch.is_grad_enabled()]
         try:
-            known = calls.get(key, ())
+            _, known = calls.get(options, NO_KINDS)
         except TypeError:  # an option that has no hash
             return
         if not known and len(calls) >= KEPT_OPTIONS:
@@ -106,4 +138,4 @@ class Recent:
         shapes, strides = ([list(size) for size in of] for of in ((t.shape for t in tensors), (t.stride() for t in tensors)))
         guards = _Guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
         if guards.check(*tensors):  # not if a tensor is given twice
-            calls[key] = ((guards.check, call.run), *known[: KEPT_KINDS - 1])
+            calls[options] = zeros, ((guards.check, call.run), *known[: KEPT_KINDS - 1])

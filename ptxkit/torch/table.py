@@ -51,12 +51,12 @@ NORM_ACTIVATION = Option("activation", Literal["none", "relu", "gelu"], "none")
 
 
 def _layernorm_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Grads:
-    found: Grads = CALLS["layernorm_backward"](grads[0], *kept, options["activation"])
+    found: Grads = CALLS["layernorm_backward"]((grads[0], *kept), (options["activation"],))
     return found
 
 
 def _rmsnorm_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Grads:
-    found: Grads = CALLS["rmsnorm_backward"](grads[0], *kept)
+    found: Grads = CALLS["rmsnorm_backward"]((grads[0], *kept))
     return found
 
 
@@ -119,17 +119,17 @@ def _softmax_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) 
     dy = grads[0]
     if options["p"]:  # y without dropout was kept; dy is dropped and scaled as the result was
         dy = dropped(dy, options["p"], seed)
-    return (CALLS["softmax_backward"](y, dy, 1.0),)
+    return (CALLS["softmax_backward"]((y, dy), (1.0,)),)
 
 
 def _kept_by_softmax(given: Named, made: Mapping[str, torch.Tensor]) -> Kept:
-    return (CALLS["softmax"](given["x"], 0.0, 0) if given["p"] else made["y"], made["seed"])
+    return (CALLS["softmax"]((given["x"],), (0.0,), 0) if given["p"] else made["y"], made["seed"])
 
 
 def _masked_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
     (y,) = kept
     scores, mask = (
-        CALLS["softmax_backward"](y, grads[0], scale) if needed else None
+        CALLS["softmax_backward"]((y, grads[0]), (scale,)) if needed else None
         for scale, needed in zip((options["scale"], 1.0), wanted, strict=True)
     )
     return scores, mask
@@ -143,13 +143,13 @@ def _l2norm_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -
         return (torch.zeros_like(x),)
     weight = x.new_full((cols,), cols**-0.5)
     _, rstd = OPERATIONS["rmsnorm"].registered(x, weight, options["eps"] / cols, True)
-    return (CALLS["rmsnorm_backward"](grads[0], x, weight, rstd)[0],)
+    return (CALLS["rmsnorm_backward"]((grads[0], x, weight, rstd))[0],)
 
 
 def dropped(x: torch.Tensor, p: float, seed: torch.Tensor) -> torch.Tensor:
     """Dropout of x with the mask that an operation has drawn from a seed."""
     zeros, bias = torch.zeros_like(x), x.new_zeros(x.shape[-1])
-    found: torch.Tensor = CALLS["bias_dropout_residual"](x, bias, zeros, p, seed)
+    found: torch.Tensor = CALLS["bias_dropout_residual"]((x, bias, zeros), (p,), seed)
     return found
 
 
@@ -214,12 +214,12 @@ SUM_ACTIVATION = Option("activation", Literal["gelu", "silu", "relu"], "gelu")
 
 
 def _activation_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
-    dx = CALLS["add_activation_backward"](grads[0], *kept, options.get("activation", "gelu"))
+    dx = CALLS["add_activation_backward"]((grads[0], *kept), (options.get("activation", "gelu"),))
     return dx, dx
 
 
 def _swiglu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
-    found: Kept = CALLS["swiglu_backward"](grads[0], *kept)
+    found: Kept = CALLS["swiglu_backward"]((grads[0], *kept))
     return found
 
 
@@ -343,11 +343,11 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     where k or n has another length.
     """
     if a.dtype == torch.float32:
-        found: torch.Tensor = CALLS["matmul_f32"](a, b.t())
+        found: torch.Tensor = CALLS["matmul_f32"]((a, b.t()))
         return found
     n, k = b.shape
     more_n, more_k = -n % 8, -k % 8
-    c: torch.Tensor = CALLS["matmul_nt"](padded(a, 0, more_k), padded(b, more_n, more_k))
+    c: torch.Tensor = CALLS["matmul_nt"]((padded(a, 0, more_k), padded(b, more_n, more_k)))
     return c[:, :n].contiguous() if more_n else c
 
 
@@ -376,14 +376,14 @@ def _linear_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -
 
 def _matmul_f32_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
     a, b = kept
-    da = CALLS["matmul_f32"](grads[0], b.t()) if wanted[0] else None
-    db = CALLS["matmul_f32"](a.t(), grads[0]) if wanted[1] else None
+    da = CALLS["matmul_f32"]((grads[0], b.t())) if wanted[0] else None
+    db = CALLS["matmul_f32"]((a.t(), grads[0])) if wanted[1] else None
     return da, db
 
 
 def _linear_gelu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
     x, weight, bias = kept
-    dz = CALLS["add_activation_backward"](grads[0], product(x, weight), bias.expand_as(grads[0]), "gelu")
+    dz = CALLS["add_activation_backward"]((grads[0], product(x, weight), bias.expand_as(grads[0])), ("gelu",))
     dx = product(dz, weight.t()) if wanted[0] else None
     dw = product(dz.t(), x.t()) if wanted[1] else None
     return dx, dw, dz.sum(0) if wanted[2] else None
@@ -394,11 +394,11 @@ def _swiglu_ffn_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wante
     dy = rows_of(grads[0])
     x2 = rows_of(x)
     g, u = product(x2, gate), product(x2, up)
-    dg, du = CALLS["swiglu_backward"](product(dy, down.t()), g, u)
+    dg, du = CALLS["swiglu_backward"]((product(dy, down.t()), g, u))
     dx = (product(dg, gate.t()) + product(du, up.t())).view(x.shape) if wanted[0] else None
     dgate = product(dg.t(), x2.t()) if wanted[1] else None
     dup = product(du.t(), x2.t()) if wanted[2] else None
-    return dx, dgate, dup, product(dy.t(), CALLS["swiglu"](g, u).t()) if wanted[3] else None
+    return dx, dgate, dup, product(dy.t(), CALLS["swiglu"]((g, u)).t()) if wanted[3] else None
 
 
 def _linear_layernorm_gelu_gradient(
@@ -409,7 +409,7 @@ def _linear_layernorm_gelu_gradient(
     dy, x2 = rows_of(grads[0]), rows_of(x)
     z = product(x2, weight) + bias
     _, mean, rstd = OPERATIONS["layernorm"].registered(z, gamma, beta, "gelu", options["eps"], True)
-    dz, dgamma, dbeta = CALLS["layernorm_backward"](dy, z, gamma, beta, mean, rstd, "gelu")
+    dz, dgamma, dbeta = CALLS["layernorm_backward"]((dy, z, gamma, beta, mean, rstd), ("gelu",))
     dx = product(dz, weight.t()).view(x.shape) if wanted[0] else None
     dw = product(dz.t(), x2.t()) if wanted[1] else None
     return dx, dw, dz.sum(0) if wanted[2] else None, dgamma, dbeta
@@ -420,9 +420,9 @@ def _ffn_sublayer_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wan
     x, weight, bias, gamma, beta = kept
     dy, x2 = rows_of(grads[0]), rows_of(x)
     rows, mean, rstd = OPERATIONS["layernorm"].registered(x2, gamma, beta, "none", options["eps"], True)
-    dz = CALLS["add_activation_backward"](dy, product(rows, weight), bias.expand_as(dy), "gelu")
+    dz = CALLS["add_activation_backward"]((dy, product(rows, weight), bias.expand_as(dy)), ("gelu",))
     dw = product(dz.t(), rows.t()) if wanted[1] else None
-    dx, dgamma, dbeta = CALLS["layernorm_backward"](product(dz, weight.t()), x2, gamma, beta, mean, rstd, "none")
+    dx, dgamma, dbeta = CALLS["layernorm_backward"]((product(dz, weight.t()), x2, gamma, beta, mean, rstd), ("none",))
     return dx.view(x.shape), dw, dz.sum(0) if wanted[2] else None, dgamma, dbeta, grads[0]
 
 
@@ -446,7 +446,7 @@ def _empty_linear_layernorm_gelu(tensors: Kept, options: Named) -> Kept:
     """As :func:`_empty_linear_gelu`."""
     x, _, bias, gamma, beta = tensors
     rows = bias.expand(*x.shape[:-1], -1).contiguous()
-    return (CALLS["layernorm"](rows, gamma, beta, "gelu", options["eps"]),)
+    return (CALLS["layernorm"]((rows, gamma, beta), ("gelu", options["eps"])),)
 
 
 def _empty_ffn_sublayer(tensors: Kept, options: Named) -> Kept:
@@ -554,7 +554,7 @@ def _starts(workload: Any) -> Mapping[str, np.ndarray[Any, Any]]:
 
 
 def _attention_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
-    found: Kept = CALLS["attention_backward"](grads[0], *kept, options["causal"])
+    found: Kept = CALLS["attention_backward"]((grads[0], *kept), (options["causal"],))
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.bench.measure.method import Method, known, throttled
+from ptxkit.bench.measure.method import LONG_ROTATION_US, Method, known, throttled
 
 MB = 1 << 20
 
@@ -31,6 +31,13 @@ def test_a_sample_is_whole_rotations(call_us, sets):
     calls = method.calls_for(call_us, sets)
     assert calls % sets == 0
     assert sets <= calls <= max(sets, method.calls)
+
+
+@given(st.floats(0.5, 1e6), st.integers(1, 400))
+def test_a_rotation_is_cut_where_it_takes_long(call_us, sets):
+    rotation = Method().rotation(call_us, sets)
+    assert 1 <= rotation <= sets
+    assert rotation == sets or rotation <= 2 or rotation * call_us <= LONG_ROTATION_US
 
 
 def test_short_calls_are_put_together():

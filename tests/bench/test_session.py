@@ -121,6 +121,29 @@ def test_times_are_of_one_call():
     assert sets.renewed  # other inputs
 
 
+def test_long_calls_on_little_data_rotate_over_few_sets():
+    """400 sets of 30 ms each would take 12 s for one sample; the cache is flushed before each sample anyway."""
+    times, queued = {"slow": 30_000.0, "fast": 4.0}, []
+
+    class Many(Sets):
+        def __len__(self):
+            return 400
+
+    class Counted(Script):
+        def replays(self, graph, samples, warm):
+            queued.append(graph[1] * samples)
+            return super().replays(graph, samples, warm)
+
+    for name, sets in (("slow", 2), ("fast", 400)):
+        queued.clear()
+        session = module.Session(Counted(times), Many(), Method(iterations=8))
+        (row,) = session.measure([Scripted(name, RIGHT, RIGHT)], lambda what: None)
+        assert row.cold.sets == row.cold.calls == sets
+        assert row.cold.median_us == pytest.approx(times[name])
+        if name == "slow":
+            assert sum(queued) < 64
+
+
 def test_samples_of_candidates_are_interleaved():
     device = Script({"a": 4.0, "b": 4.0})
     measured(device, Scripted("a", RIGHT, RIGHT), Scripted("b", RIGHT, RIGHT), iterations=40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -136,25 +137,32 @@ def test_kernels_that_ended_well_are_not_blamed(gpu):
 
 
 def test_an_unbound_launch_stores_its_values_where_the_driver_reads_them(gpu):
-    ptx = PTX.replace("k()", "k(.param .u64 .ptr.global p, .param .f32 f)")
+    """Addresses side by side with values side by side are one assignment; the float's value comes first."""
+    ptx = PTX.replace("k()", "k(.param .u64 .ptr.global p, .param .u64 .ptr.global q, .param .f32 f)")
     function = parse(ptx).functions["k"]
     parameters = parameters_of(function, "", {}, ptx)
     kernel = SimpleNamespace(**{**vars(KERNEL), "function": function, "parameters": parameters})
-    slots = Slot(1, np.dtype(np.float32), (4,)), Slot(0, np.dtype(np.float32))
-    seen = []
+    array = np.dtype(np.float32), (4,)
+    slots = Slot(1, *array), Slot(2, *array), Slot(0, np.dtype(np.float32))
+    seen, places = [], set()
 
     def launch(config, handle, pointers, extra):
-        values = ctypes.c_uint64.from_address(pointers[0]).value, ctypes.c_float.from_address(pointers[1]).value
-        seen.append((config._obj.stream, *values))
+        p, q, f = pointers._obj
+        values = [ctypes.c_uint64.from_address(at).value for at in (p, q)]
+        seen.append((config._obj.stream, *values, ctypes.c_float.from_address(f).value))
+        places.add(p)
         return 0
 
     gpu.driver.cuLaunchKernelEx = launch
-    unbound = gpu.unbound(
-        kernel, bind("k", parameters, slots, gpu), Geometry("k", function, 1, 32, 0, None, False, FACTS)
-    )
-    unbound((0.5, 0x1000), 7)
-    unbound((1.5, 0x2000), 8)
-    assert seen == [(7, 0x1000, 0.5), (8, 0x2000, 1.5)]
+    bound = bind("k", parameters, slots, gpu)
+    unbound = gpu.unbound(kernel, bound, Geometry("k", function, 1, 32, 0, None, False, FACTS))
+    unbound((0.5, 0x1000, 0x1800), 7)
+    thread = threading.Thread(target=unbound, args=((1.5, 0x2000, 0x2800), 8))
+    thread.start()
+    thread.join()
+    unbound((2.5, 0x3000, 0x3800), 0)
+    assert seen == [(7, 0x1000, 0x1800, 0.5), (8, 0x2000, 0x2800, 1.5), (None, 0x3000, 0x3800, 2.5)]
+    assert len(places) == 2  # another thread may run between the stores and the call, so that each has its own memory
 
 
 def test_an_unbound_launch_that_fails_says_so(gpu):

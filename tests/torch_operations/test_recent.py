@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
+import numpy as np
 import torch
 
 import ptxkit.torch as pt
@@ -88,6 +89,45 @@ def test_gradients_that_are_switched_off_and_on(quick):
         (expected,) = torch.autograd.grad(x.softmax(1).square().sum(), x)
         assert torch.allclose(found, expected, atol=1e-6)
     assert quick == ["softmax", "softmax", "softmax_backward"]
+
+
+def test_zeros_of_both_signs_are_not_the_same_option(quick):
+    x, y = torch.ones(8), torch.full((8,), -0.0)
+    for a in (0.0, -0.0, 0.0, np.float32(-0.0)):
+        assert torch.equal(pt.saxpy(a, x, y).signbit(), (a * x + y).signbit()), a
+    scores = rows(2, 8)
+    for scale in (0.0, -0.0):
+        kept = pt.softmax_backward(scores.softmax(1), torch.ones(2, 8), scale)
+        assert not kept.abs().any()
+    assert quick.count("saxpy") == 3  # the second 0.0 is recognised
+
+
+def test_a_call_under_autocast_is_recognised(quick):
+    x, weight = torch.randn(3, 32), torch.randn(32)
+    q = torch.randn(1, 4, 1, 64)
+    plain = pt.attention(q.bfloat16(), q.bfloat16(), q.bfloat16())
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(pt.attention(q, q, q), plain)
+            assert pt.rmsnorm(x.bfloat16(), weight).dtype == torch.float32
+        with torch.autocast("cpu", torch.float16):
+            assert pt.attention(q, q, q).dtype == torch.float16
+    assert pt.rmsnorm(x.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
+    # two given tensors are one: that is never recognised
+    assert quick.count("rmsnorm") == 2
+
+
+def test_a_gradient_through_a_call_under_autocast(quick):
+    x, weight = torch.randn(3, 32, requires_grad=True), torch.randn(32, requires_grad=True)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = pt.rmsnorm(x.bfloat16(), weight)
+            (y * y).sum().backward()
+    found, x.grad = x.grad, None
+    torch.nn.functional.rms_norm(x.bfloat16().float(), (32,), weight, 1e-6).square().sum().mul(2).backward()
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, x.grad, rtol=2e-2, atol=2e-2)
+    assert quick.count("rmsnorm") == 1
 
 
 def test_what_observes_a_call_is_not_bypassed(quick):
@@ -181,7 +221,7 @@ def test_only_so_many_calls_are_kept(quick):
     for eps in range(1, recent.KEPT_OPTIONS + 8):
         pt.l2norm(x, eps / 256)
     grad = torch.is_grad_enabled()
-    assert [len(known) for known in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
+    assert [len(kinds) for _, kinds in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
     assert len(OPERATIONS["l2norm"].recent.calls[grad]) == recent.KEPT_OPTIONS
 
 

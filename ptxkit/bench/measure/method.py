@@ -14,6 +14,10 @@ from ptxkit.bench.results.statistics import median_standard_error, quantile
 QUICK_BUDGET_S = 0.25
 QUICK_MINIMUM = 16
 FRESH_SEED = 0x5EED  # added to the seed, for the inputs of the check after timing
+LONG_ROTATION_US = 40_000.0
+"""A rotation of calls that take longer is cut, because calls of milliseconds on a few kilobytes would take minutes."""
+FEW_SETS = 8
+"""Rotations over so few sets are never cut."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,13 @@ class Method:
         """
         wanted = max(2, math.ceil(self.cache_factor * l2_bytes / max(1, moved_bytes)) + 1)
         return max(1, min(wanted, self.calls, int(free_bytes // max(1, 2 * needed_bytes))))
+
+    def rotation(self, call_us: float, sets: int) -> int:
+        """Number of sets over which the calls of one sample rotate: all, unless that takes longer than ``LONG_ROTATION_US``;
+        then as many as take that long, and at least two. The L2 cache is flushed before each sample, so that no call finds
+        its data there, as long as no set is used twice in a sample.
+        """
+        return min(sets, max(2, int(LONG_ROTATION_US / max(call_us, 0.1))))
 
     def calls_for(self, call_us: float, sets: int) -> int:
         """Calls in one sample: complete rotations that take about ``sample_us``."""

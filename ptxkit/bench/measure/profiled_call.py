@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -55,4 +56,9 @@ def torch_trace(path: str) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if "--torch-trace" in sys.argv:
+        # the trace is complete: what libraries of CUDA and torch do at the end of a process has ended it by a signal before
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.measure.method import Method, throttled
+from ptxkit.bench.measure.method import FEW_SETS, Method, throttled
 from ptxkit.bench.measure.sensor_log import SensorLog
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.conditions import Conditions
@@ -139,6 +139,9 @@ class Session:
             if not verdict.verified:
                 return []
         timing, sets = self.device.timing, len(self.sets)
+        if sets > FEW_SETS:
+            one = candidate.replay([0])
+            sets = self.method.rotation(min(timing.replays(one, 2, warm=False)), sets)
         rotation = candidate.replay(range(sets))
         call_us = min(timing.replays(rotation, 3, warm=False)) / sets
         calls = self.method.calls_for(call_us, sets)

@@ -74,6 +74,11 @@ class Driver:
         return code
 
 
+def reference(address: int) -> Any:
+    """An address as an argument of a driver function; the caller keeps what is there."""
+    return ctypes.byref(ctypes.c_char.from_address(address))
+
+
 def launch_config(
     grid: tuple[int, int, int],
     block: tuple[int, int, int],

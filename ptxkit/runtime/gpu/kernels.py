@@ -30,8 +30,10 @@ from ptxkit.runtime.gpu.driver import (
     INVALID_CONTEXT,
     INVALID_HANDLE,
     INVALID_VALUE,
+    Driver,
     LaunchConfig,
     launch_config,
+    reference,
 )
 from ptxkit.runtime.gpu.graph import capture, capture_check
 from ptxkit.runtime.kernel import Kernel, LoadedModule, OpenLaunch, check_resources
@@ -177,7 +179,8 @@ class GpuKernels(GpuContext):
         if settings is not None:
             raise UsageError(f"{kernel.readable}: settings= is for the emulator only, and this is {self.name}")
         where = self.stream_handle if stream is None else stream_pointer(stream)
-        plainly, config, buffer = self._launchable(kernel, bound, geometry, where)
+        self._check_launch(kernel, geometry)
+        plainly, config, buffer = _driver_call(self.driver, kernel, bound, geometry, where)
         keep = (buffer, bound.keep, bound.objects, stream)
         name, recent, refused = kernel.readable, self._recent, self._refused
         submit: Callable[[], int] = plainly
@@ -219,52 +222,49 @@ class GpuKernels(GpuContext):
 
         The context of this GPU must be current in the calling thread, as where torch has allocated the arrays.
         """
-        plainly, config, buffer = self._launchable(kernel, bound, geometry, 0)
-        base = ctypes.addressof(buffer)
-        cells = tuple((a.index, a.cell.from_address(base + a.offset)) for a in bound.open if a.encode is None)
-        maps = tuple((a.index, base + a.offset, a.encode) for a in bound.open if a.encode is not None)
-        name, recent, refused, lock = kernel.readable, self._recent, self._refused, threading.Lock()
+        self._check_launch(kernel, geometry)
+        name, recent, refused, own = kernel.readable, self._recent, self._refused, threading.local()
+        maps = tuple((a.index, a.offset, a.encode) for a in bound.open if a.encode is not None)
 
-        def launch(values: Sequence[Any], stream: int, keep: Any = (buffer, bound.keep)) -> None:
-            with lock:  # the threads of a program share the buffer, from which the driver copies during the call
-                for index, cell in cells:
-                    cell.value = values[index]
-                for index, address, encode in maps:
+        def parts(values: int) -> list[Any]:
+            """Those of the calling thread: between the stores in its buffer and the driver's copy, another one may run."""
+            plainly, config, own.buffer = _driver_call(self.driver, kernel, bound, geometry, 0)
+            runs = bound.cells(own.buffer)
+            whole = len(runs) == 1 and runs[0][:2] == (0, values) and not maps
+            own.parts = made = [runs[0][2] if whole else None, runs, plainly, config, 0]
+            return made
+
+        # the time of these lines is host time of each launch
+        def launch(values: Sequence[Any], stream: int, keep: Any = bound.keep) -> None:
+            try:
+                cells, runs, plainly, config, last = mine = own.parts
+            except AttributeError:
+                cells, runs, plainly, config, last = mine = parts(len(values))
+            if cells is not None:
+                cells[:] = values
+            else:
+                for first, end, cells in runs:
+                    cells[:] = values[first:end]
+                for index, offset, encode in maps:
                     data = encode(values[index])
-                    ctypes.memmove(address, data, len(data))
-                config.stream = stream
-                recent[name] = None
-                code = plainly()
-                if code:
-                    refused(name, code, geometry, plainly)
+                    ctypes.memmove(ctypes.addressof(own.buffer) + offset, data, len(data))
+            if stream != last:
+                mine[4] = config.stream = stream
+            recent[name] = None
+            if code := plainly():
+                refused(name, code, geometry, plainly)
 
         return launch
 
-    def _launchable(
-        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: int
-    ) -> tuple[Callable[[], int], LaunchConfig, Any]:
-        """The driver call of a launch, its configuration, and the parameter buffer that it reads, which the caller keeps."""
+    def _check_launch(self, kernel: Kernel, geometry: Geometry) -> None:
+        """Enter the context, and refuse a launch for which this GPU has no room."""
         self._enter()
         self._allow(kernel, geometry)
-        config = launch_config(
-            geometry.grid,
-            geometry.block,
-            geometry.shared,
-            stream,
-            geometry.cluster,
-            geometry.cooperative,
-            not geometry.cooperative and _waits_for_previous_grid(kernel.function),
-        )
-        self._find_room(kernel, geometry, config)
-        buffer = (ctypes.c_char * max(1, buffer_size(kernel.parameters))).from_buffer_copy(bytes(bound.buffer) or b"\0")
-        base = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
-        call = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
+        self._find_room(kernel, geometry, _config(kernel, geometry, 0))
         if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
             self._not_cooperative.discard(kernel.readable)
         else:
             self._not_cooperative.add(kernel.readable)
-        return call, config, buffer
 
     def _as_graph(self, config: LaunchConfig, plainly: Callable[[], int]) -> Callable[[], int]:
         """A prepared launch as a graph of one kernel; unchanged if the driver does not support a graph of it.
@@ -391,6 +391,27 @@ class GpuKernels(GpuContext):
             self._check(call())
 
         return fire
+
+
+def _config(kernel: Kernel, geometry: Geometry, stream: int) -> LaunchConfig:
+    """The configuration of a launch; a kernel that waits for the previous grid may start before it has ended."""
+    early = not geometry.cooperative and _waits_for_previous_grid(kernel.function)
+    shape = geometry.grid, geometry.block, geometry.shared
+    return launch_config(*shape, stream, geometry.cluster, geometry.cooperative, early)
+
+
+def _driver_call(
+    driver: Driver, kernel: Kernel, bound: Bound, geometry: Geometry, stream: int
+) -> tuple[Callable[[], int], LaunchConfig, ctypes.Array[Any]]:
+    """The driver call of a launch, its configuration, and the parameter buffer that it reads, which the caller keeps."""
+    config = _config(kernel, geometry, stream)
+    buffer = (ctypes.c_char * max(1, buffer_size(kernel.parameters))).from_buffer_copy(bytes(bound.buffer) or b"\0")
+    base = ctypes.addressof(buffer)
+    pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
+    # ctypes passes references in less time than its objects
+    function = reference(kernel.handle.value)
+    call = partial(driver.library.cuLaunchKernelEx, ctypes.byref(config), function, ctypes.byref(pointers), None)
+    return call, config, buffer
 
 
 def _waits_for_previous_grid(function: Function) -> bool:
