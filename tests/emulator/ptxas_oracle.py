@@ -31,7 +31,7 @@ TARGETS = ("sm_100a", "sm_103a", "sm_90a", "sm_120a", "sm_110a", "sm_107a", "sm_
 def newest_version() -> str:
     """The newest ``.version`` that the installed nvJitLink reads."""
     match = re.search(
-        r"current version is '([\d.]+)'", _log(".version 99.0\n.target sm_90\n.address_size 64\n", "sm_90")
+        r"current version is '([\d.]+)'", log_of(".version 99.0\n.target sm_90\n.address_size 64\n", "sm_90")
     )
     assert match is not None
     return match[1]
@@ -42,7 +42,7 @@ def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
-def _log(text: str, target: str) -> str:
+def log_of(text: str, target: str) -> str:
     """The message of nvJitLink about a module, "" if it accepts the module."""
     try:
         log = _process().submit(_answer, text, target).result()
@@ -55,7 +55,7 @@ def _log(text: str, target: str) -> str:
 
 
 def _answer(text: str, target: str) -> str | None:
-    """The log, in the process that :func:`_log` starts; None if the target is unknown."""
+    """The log, in the process that :func:`log_of` starts; None if the target is unknown."""
     toolkit.preload(toolkit.nvjitlink())
     from cuda.bindings import nvjitlink
 
@@ -96,7 +96,7 @@ def refused(statements: Sequence[str], target: str, version: str = "", compiled:
     left = [*statements, *sentinel]
     found: dict[int, str] = {}
     while True:
-        log = _log(module(left, target, version or newest_version()), target)
+        log = log_of(module(left, target, version or newest_version()), target)
         for number, message in re.findall(r"line (\d+); error\s*: (.*)", log):
             found.setdefault(int(number) - FIRST_LINE, message)
         syntax = re.search(r"line (\d+); fatal\s*: (.*)", log)

@@ -40,6 +40,25 @@ HOST_ONLY = frozenset(
 )
 """Headers that declare nothing for device code, or nothing that NVRTC does not have already."""
 
+_OF_SYSTEMS = frozenset(
+    "aio.h byteswap.h conio.h cpio.h direct.h dlfcn.h elf.h endian.h err.h error.h execinfo.h fnmatch.h ftw.h glob.h grp.h "
+    "iconv.h io.h langinfo.h libintl.h monetary.h mqueue.h netdb.h nl_types.h poll.h process.h pwd.h regex.h sched.h search.h "
+    "semaphore.h spawn.h strings.h syslog.h tar.h termios.h ucontext.h ulimit.h utime.h utmpx.h wctype.h winsock2.h wordexp.h "
+    "immintrin.h x86intrin.h xmmintrin.h emmintrin.h arm_neon.h cpuid.h".split()
+)
+"""Headers of POSIX, Linux, Windows and of the instruction sets of hosts."""
+
+_HOST_DIRECTORIES = (
+    "arpa/ asm/ linux/ mach/ net/ netinet/ sys/ X11/ GL/ GLES2/ GLES3/ GLFW/ EGL/ SDL2/ vulkan/ gtest/ gmock/ benchmark/ "
+    "torch/ pybind11/ nvtx3/ opencv2/ openssl/ tbb/ nvml/"
+).split()
+"""Directories whose headers are all for hosts."""
+
+
+def is_of_the_host(name: str) -> bool:
+    """Whether a header, by the name under which it is included, has nothing for device code."""
+    return name in HOST_ONLY or name in _OF_SYSTEMS or name.startswith(tuple(_HOST_DIRECTORIES))
+
 LIBRARIES = ("cutlass/", "cute/", "thrust/", "cub/", "cuda/", "nv/", "cooperative_groups/")
 """Directories of large libraries that are made for NVRTC, too: their headers are used as they are."""
 
@@ -246,7 +265,7 @@ class Headers:
         directory = self.directory if includer == self.source else str(Path(includer).parent)
         path = self._file(name, quoted, directory)
         is_own = path is not None and str(path).startswith(self.own)
-        if path is None or (is_own and (name in HOST_ONLY or name.startswith("nvtx3/"))):
+        if path is None or (is_own and is_of_the_host(name)):
             (self.standard if name in LIBCUDACXX else self.missing).add(name)
             return None
         if name.startswith(LIBRARIES) or "site-packages" in path.parts:
@@ -290,7 +309,7 @@ class Headers:
                     self.memory[name] = _cub(self.search)
                     return ""
         if name in self.missing:
-            return OF_THE_HOST if name in HOST_ONLY else NOT_FOUND
+            return OF_THE_HOST if is_of_the_host(name) else NOT_FOUND
         if name in self.standard:
             # headers of libcu++ take a second to compile, so that sources whose device code uses none of std get none
             if "std" not in words:
@@ -319,7 +338,7 @@ class Headers:
 
     def supply(self, name: str) -> bool:
         """Put a header that NVRTC did not find, and that a library's header includes, into memory; False if it is not known."""
-        if name in self.memory or name not in (HOST_ONLY | LIBCUDACXX):
+        if name in self.memory or not (name in LIBCUDACXX or is_of_the_host(name)):
             return False
         self.memory[name] = _from_libcudacxx(name, self.search) if name in LIBCUDACXX else "#pragma once\n"
         return True
@@ -365,7 +384,7 @@ class Headers:
             path = Path(place) / name
             if self._is_file(path):
                 return path.resolve()
-        if not quoted and (name in HOST_ONLY or name in LIBCUDACXX or not Path(name).suffix):
+        if not quoted and (is_of_the_host(name) or name in LIBCUDACXX or not Path(name).suffix):
             return None  # a file nearby with the name of a header of the system is another one
         return self._nearby(name, Path(directory)) or self._in_wheel(name)
 

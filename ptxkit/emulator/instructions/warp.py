@@ -1,6 +1,8 @@
 """Warp collectives: shfl, vote, match, redux, elect, activemask, bar.warp.sync.
 
-PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync".
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync". The forms of shfl and vote without .sync, of
+modules for targets before sm_70, are executed by the lanes that execute them together, as by the machine code that ptxas
+generates for them: they wait for no others.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index, Lanes, Mask, Words
-from ptxkit.emulator.instructions.warp_gate import FULL, WarpGate, ready, wave_wide
+from ptxkit.emulator.instructions.warp_gate import FULL, ActiveGate, WarpGate, ready, wave_wide
 from ptxkit.emulator.simt.step import B32, PRED, U32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking, effect
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.errors import TrapError
-from ptxkit.isa.model import Operand
+from ptxkit.isa.model import Immediate, Operand
 from ptxkit.isa.types import TYPES
 from ptxkit.targets import FEATURES, needs
 
@@ -44,7 +46,20 @@ def ballot(x: Group, predicate: Mask, members: Words | np.uint32) -> Words:
 
 def gated(b: Binding, members: Operand | None, step: Step) -> Gated:
     """``step`` after the gate for the lanes that ``members`` names."""
-    return Gated(WarpGate(b.where, members, step=step), step)
+    synchronises = "sync" in b.instruction.modifiers
+    return Gated(WarpGate(b.where, members, step=step) if synchronises else ActiveGate(), step)
+
+
+def with_members(b: Binding, count: int) -> tuple[Operand | None, ...]:
+    """The ``count`` operands of a collective; the last, its member mask, names every lane where the form has none.
+
+    Raises:
+        UnsupportedError: the instruction has another number of operands.
+    """
+    operands = b.operands if "sync" in b.instruction.modifiers else (*b.operands, Immediate(FULL))
+    if len(operands) != count:
+        raise b.fail(f"{len(b.operands)} operands; it has {count if operands is b.operands else count - 1}")
+    return operands
 
 
 def _shuffle_source(mode: str, b: Words, c: Words) -> tuple[Index, Mask]:
@@ -71,8 +86,9 @@ def _shuffle_source(mode: str, b: Words, c: Words) -> tuple[Index, Mask]:
 
 
 @blocking("shfl.sync.<mode>.b32", mode="up down bfly idx")
+@blocking("shfl.<mode>.b32", mode="up down bfly idx")
 def _shfl(b: Binding) -> Gated:
-    destination, a, lane, clamp, members = b.operands
+    destination, a, lane, clamp, members = with_members(b, 5)
     value, predicate = b.pair(destination)
     mode = b.form["mode"]
     memo: dict[tuple[int, int], tuple[Index, Mask]] = {}  # the last uniform lane and clamp
@@ -111,8 +127,9 @@ def _shfl(b: Binding) -> Gated:
 
 
 @blocking("vote.sync.<mode>.pred", mode="all any uni")
+@blocking("vote.<mode>.pred", mode="all any uni")
 def _vote(b: Binding) -> Gated:
-    destination, predicate, members = b.operands
+    destination, predicate, members = with_members(b, 3)
     mode = b.form["mode"]
 
     def vote(x: Group, p: Mask, m: Words) -> Mask:
@@ -126,8 +143,9 @@ def _vote(b: Binding) -> Gated:
 
 
 @blocking("vote.sync.ballot.b32")
+@blocking("vote.ballot.b32")
 def _ballot(b: Binding) -> Gated:
-    destination, predicate, members = b.operands
+    destination, predicate, members = with_members(b, 3)
     step = Step(ballot, ((predicate, PRED), (members, U32)), ((destination, U32),))
     return gated(b, members, step)
 

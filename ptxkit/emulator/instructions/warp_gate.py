@@ -22,6 +22,13 @@ FULL = 0xFFFFFFFF
 BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)
 
 
+class ActiveGate(Gate):
+    """Lets every lane pass: the instruction is executed by the lanes that arrive together. It begins a block of its own."""
+
+    def enter(self, group: Group, block: int) -> Group | None:
+        return group
+
+
 class WarpGate(Gate):
     """Lets a lane pass when every lane that its member mask names has arrived, in its warp.
 

@@ -31,6 +31,7 @@ VERSIONS: dict[str, tuple[int, int]] = {
 """The first ``.version`` with an instruction, by its name or the beginning of its name."""
 
 _WITHOUT_SYNC = ("shfl", "vote")
+_ONLY_WITH_SYNC = (6, 4)
 
 
 def check_module(module: Module) -> None:
@@ -54,11 +55,10 @@ def check_version(where: Where, module: Module) -> None:
     """
     i = where.instruction
     if i.name in _WITHOUT_SYNC and "sync" not in i.modifiers:
-        if _number(module.target) >= 70:
-            raise UnsupportedError(f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer)")
-        raise UnsupportedError(
-            f"{where}: only with .sync and a mask of the lanes: without it, lanes take part that happen to execute it together"
-        )
+        if _number(module.target) >= 70 and module.version >= _ONLY_WITH_SYNC:
+            raise UnsupportedError(
+                f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer from .version 6.4 on)"
+            )
     if module.version >= _NEWEST:
         return
     name = name_of(i.opcode)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ptxkit.emulator.instructions.barriers import BARRIERS, BarrierGate
-from ptxkit.emulator.instructions.warp_gate import WarpGate
+from ptxkit.emulator.instructions.warp_gate import ActiveGate, WarpGate
 from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.native.collectives import shuffle_source
 from ptxkit.emulator.native.context import Field
 from ptxkit.emulator.native.operands import Places
 from ptxkit.emulator.native.text import LANES, Text, constant, ints
+from ptxkit.emulator.simt.step import Gate
 from ptxkit.isa.model import Immediate, Operand, Register
 from ptxkit.isa.types import TYPES
 
@@ -26,9 +27,9 @@ def can_pass(run: StraightRun, places: Places) -> bool:
     if isinstance(gate, BarrierGate):
         number = gate.number
         return gate.vote is None and gate.count is None and isinstance(number, Immediate) and int(number.value) < BARRIERS
-    if not isinstance(gate, WarpGate) or gate.span != 1:
+    if not isinstance(gate, WarpGate | ActiveGate) or (isinstance(gate, WarpGate) and gate.span != 1):
         return False
-    operands = [] if gate.members is None else [gate.members]
+    operands = [gate.members] if isinstance(gate, WarpGate) and gate.members is not None else []
     return all(isinstance(o, Register | Immediate) and places.can_read(o, U32) for o in [*operands, *_sources(run)])
 
 
@@ -61,13 +62,12 @@ class GateCode:
         if isinstance(gate, BarrierGate):
             t.put(f"ret i1 {t.value('call i1 @ptxkit_all_of_ctas(ptr %C)')}")
         else:
-            assert isinstance(gate, WarpGate)
             self._rows(gate)
         t.label("no")
         t.put("ret i1 false")
         return "\n".join([f"define internal i1 @gate{block.index}(ptr %C) noinline {{", *t.lines, "}", ""])
 
-    def _rows(self, gate: WarpGate) -> None:
+    def _rows(self, gate: Gate | None) -> None:
         t = self.t
         count = t.field(Field.ACTIVE_ROWS)
         names = {Field.ACTIVE_ROW: "active", Field.ACTIVE_MASK: "masks", Field.ROW: "rows", Field.LIVE: "lives"}
@@ -81,7 +81,7 @@ class GateCode:
         mask, live = self._item("%masks", "%i"), self._item("%lives", number)
         row = t.value(f"zext i32 {self._item('%rows', number)} to i64")
         t.put(f"%base = getelementptr i8, ptr %registers, i64 {t.value(f'mul i64 {row}, {self.places.row_bytes}')}")
-        bad = self._missing(gate.members, mask, live)
+        bad = self._missing(gate.members, mask, live) if isinstance(gate, WarpGate) else "0"
         sources = self._unreadable(mask)
         if sources is not None:
             bad = t.value(f"or i32 {bad}, {sources}")

@@ -87,9 +87,9 @@ ABSENT = (
         r"multimem\.cp\..*",
     ),
     Absent(
-        "shfl, vote without .sync",
-        "ptxas refuses it for .target sm_70 and newer; write .sync and a member mask",
-        r"(shfl|vote)\.(?!.*sync).*",
+        "shfl, vote without .sync, in modules for sm_70 and newer from .version 6.4 on",
+        "ptxas refuses it; write .sync and a member mask",
+        "",
         ("shfl.idx.b32 %r1, %r2, %r3, %r4;", "vote.all.pred %p1, %p2;"),
     ),
     Absent(

@@ -74,18 +74,6 @@ def test_addresses_of_32_bits_are_refused():
         Run(kernel("mov.u32 %r1, 1;").replace("address_size 64", "address_size 32"))(0, 0)
 
 
-@pytest.mark.parametrize("statement", ["vote.all.pred %p1, %p2;", "vote.ballot.b32 %r1, %p2;", "shfl.up.b32 %r1, %r2, 1, 31;"])
-def test_collectives_without_sync_are_refused(statement):
-    assert "without '.sync'" in ptxas_oracle.refused([statement], "sm_90a")[0]
-    with pytest.raises(UnsupportedError, match="only with .sync"):
-        Run(kernel(statement))(0, 0)
-
-
-def test_collectives_without_sync_in_a_module_for_an_older_target():
-    with pytest.raises(UnsupportedError, match="only with .sync and a mask of the lanes"):
-        Run(kernel("vote.ballot.b32 %r1, %p2;", target="sm_60"))(0, 0)
-
-
 def test_each_form_is_reported_once():
     lines = "alloca.u64 %rd1, 8;\n" * 523 + "lop7.b32 %r1, %r2, %r3;\n"
     with pytest.raises(UnsupportedError) as error:
