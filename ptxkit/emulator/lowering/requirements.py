@@ -1,4 +1,5 @@
-"""What ptxas requires of the head of a module: the version of the language for newer instructions, and 64-bit addresses.
+"""What ptxas requires of the head of a module: the version of the language for newer instructions, and 64-bit addresses; and
+what the head of an old module changes.
 
 The versions are those of the manual ("PTX ISA Notes" of each instruction); ``tests/emulator/lowering/test_requirements.py``
 compares them with the messages of ptxas. Single modifiers that came later than their instruction are not listed.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ptxkit.emulator.simt.orders import name_of
+from ptxkit.emulator.simt.table import lookup
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Module
@@ -54,11 +56,11 @@ def check_version(where: Where, module: Module) -> None:
         UnsupportedError: the version is too old for it, or the target is too new for it.
     """
     i = where.instruction
-    if i.name in _WITHOUT_SYNC and "sync" not in i.modifiers:
-        if _number(module.target) >= 70 and module.version >= _ONLY_WITH_SYNC:
-            raise UnsupportedError(
-                f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer from .version 6.4 on)"
-            )
+    without = i.name in _WITHOUT_SYNC and "sync" not in i.modifiers
+    if without and _number(module.target) >= 70 and module.version >= _ONLY_WITH_SYNC:
+        raise UnsupportedError(
+            f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer from .version 6.4 on)"
+        )
     if module.version >= _NEWEST:
         return
     name = name_of(i.opcode)
@@ -68,6 +70,22 @@ def check_version(where: Where, module: Module) -> None:
             written, first = (".".join(map(str, v)) for v in (module.version, needed))
             raise UnsupportedError(f"{where}: needs .version {first} or newer; the module has .version {written}")
         name = name.rpartition(".")[0]
+
+
+def opcode_for(opcode: str, target: str) -> str:
+    """What an opcode means in a module for a target.
+
+    Before sm_20, f32 has no subnormal numbers, so that each instruction of f32 has .ftz, except conversions from and to f64;
+    and ``mad.f32``, which has no rounding mode there, is a fused multiplication and addition for later targets. PTX ISA,
+    "mad", "cvt"; ptxas generates FADD.FTZ and FFMA.FTZ for them.
+    """
+    parts = opcode.split(".")
+    if _number(target) >= 20 or "f32" not in parts or "f64" in parts or "ftz" in parts:
+        return opcode
+    name = name_of(opcode)
+    rounding = ".rn" if name == "mad" and not {"rn", "rz", "rm", "rp"} & set(parts) else ""
+    found = lookup(f"{name}{rounding}.ftz{opcode[len(name):]}")
+    return opcode if found is None else found[1].opcode
 
 
 def _number(target: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.instructions.moves import bind_move
 from ptxkit.emulator.lowering.named_addresses import check_spaces, with_space
-from ptxkit.emulator.lowering.requirements import check_version
+from ptxkit.emulator.lowering.requirements import check_version, opcode_for
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.absent import reason_for
 from ptxkit.emulator.simt.blocks import Terminator
@@ -64,7 +64,8 @@ def bind_function(
         bound: Step | Gated | Terminator | None = None
         try:
             check_version(where, module)
-            form, bound = _bind(function, where, layout, target, number, position, labels)
+            opcode = opcode_for(where.instruction.opcode, module.target)
+            form, bound = _bind(function, where, layout, target, number, position, labels, opcode)
         except UnsupportedError as e:
             unsupported.append(str(e))
         if isinstance(bound, Terminator):
@@ -77,12 +78,19 @@ def bind_function(
 
 
 def _bind(
-    function: Function, where: Where, layout: Layout, target: int, number: int, position: int, labels: frozenset[int]
+    function: Function,
+    where: Where,
+    layout: Layout,
+    target: int,
+    number: int,
+    position: int,
+    labels: frozenset[int],
+    opcode: str,
 ) -> tuple[Form | None, Step | Gated | Terminator]:
     i = where.instruction
     if i.name == "mov":
         return None, bind_move(i, where, function)
-    found = lookup(i.opcode)
+    found = lookup(opcode)
     if found is None:
         raise UnsupportedError(f"{where}{reason_for(i.opcode)}")
     entry, form = found

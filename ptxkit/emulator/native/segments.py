@@ -100,7 +100,7 @@ def _code(typed: TypedInstruction, places: Places) -> Code | None:
         sources, destinations = ([width(t) for _, t in side] for side in (step.sources, step.destinations))
         if len(sources) > 1 or len(destinations) > 1:
             return packing(sources, destinations)
-    return emitter(typed.instruction.opcode)
+    return emitter(typed.instruction.opcode if typed.form is None else typed.form.opcode)
 
 
 class SegmentCode:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 import modifier_orders
+import numpy as np
 import ptxas_oracle
 import pytest
 from programs import Run, kernel
 
+from ptxkit.compiler import assemble
 from ptxkit.emulator import Machine
 from ptxkit.emulator.lowering.code import distinct
 from ptxkit.emulator.lowering.requirements import VERSIONS
 from ptxkit.emulator.simt.orders import name_of
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.parser import parse
+from ptxkit.runtime.device import Device
 
 
 def family(statement: str) -> str:
@@ -72,6 +75,28 @@ def test_an_older_version_is_refused(statement, target, version, needed):
 def test_addresses_of_32_bits_are_refused():
     with pytest.raises(UnsupportedError, match=r"test.ptx: .address_size 32 is not supported"):
         Run(kernel("mov.u32 %r1, 1;").replace("address_size 64", "address_size 32"))(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("statement", "want"),
+    [
+        ("add.f32 %f3, %f1, %f2;", 0.0),
+        ("mad.f32 %f3, %f1, %f4, %f4;", 1.0),
+        ("mad.f32 %f3, %f5, %f5, %f6;", 2.0**-24),
+        ("min.f32 %f3, %f1, %f4;", 0.0),
+        ("neg.f32 %f3, %f1;", -0.0),
+        ("cvt.f64.f32 %d1, %f1; cvt.rn.f32.f64 %f3, %d1;", 2.0**-130),
+    ],
+)
+def test_old_targets_have_no_subnormal_numbers(device: Device, statement: str, want: float):
+    given = "mov.f32 %f1, 0f00080000; mov.f32 %f2, 0f00000001; mov.f32 %f4, 0f3F800000; "  # 2^-130, 2^-149, 1
+    given += "mov.f32 %f5, 0f3F800800; mov.f32 %f6, 0fBF801000; "  # 1 + 2^-12, -(1 + 2^-11): the square is 2^-24 larger
+    body = f"{given} {statement} st.global.f32 [%rd0], %f3;"
+    text = re.sub(r"\.version \S+", ".version 1.4", kernel(body, params=1, target="sm_13")).replace(".address_size 64\n", "")
+    found = np.ones(1, np.float32)
+    image = assemble(text, target="sm_90a", name="old.ptx", cubin=device.kind == "gpu", cache=False)
+    device.load(image)["k"](found, grid=1, block=1)
+    assert found.view(np.uint32) == np.float32(want).view(np.uint32)
 
 
 def test_each_form_is_reported_once():
