@@ -46,8 +46,10 @@ ACCEPTED = {
     ),
     "headers of systems and of torch": (
         "F(x[i])",
-        "#include <dlfcn.h>\n#include <arpa/inet.h>\n#include <torch/script.h>\n#include <sys/socket.h>\n"
-        "__device__ float F(float v) { return 2.0f * v + 1.0f; }\n",
+        (
+            "#include <dlfcn.h>\n#include <arpa/inet.h>\n#include <torch/script.h>\n#include <sys/socket.h>\n"
+            "__device__ float F(float v) { return 2.0f * v + 1.0f; }\n"
+        ),
         {},
     ),
     "lambdas that are marked for the device": (
