@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.kernels.ffn.linear import library_tolerance
 from ptxkit.kernels.gemm import sparse
 from ptxkit.kernels.gemm.product import Gemm, gemm_of
 from ptxkit.workload.inputs import dtype_of
@@ -32,7 +33,8 @@ class TorchOp:
         outputs: names of the function's results, in order.
         when: sizes and options that it supports.
         random: whether the outputs depend on torch's random numbers.
-        tolerance: tolerance that replaces that of the workload, if torch rounds differently.
+        tolerance: tolerance that replaces that of the workload, if torch rounds differently, or a function of the workload that
+            gives it.
         mode: mode of torch.compile, if it is not the default.
         inputs: names of the function's inputs, in order; None for the names of its parameters.
     """
@@ -41,13 +43,18 @@ class TorchOp:
     outputs: tuple[str, ...]
     when: Callable[[Any], bool]
     random: Callable[[Any], bool]
-    tolerance: Tolerance | None = None
+    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None
     mode: str | None = None
     inputs: tuple[str, ...] | None = None
 
     def takes(self, function: Function) -> tuple[str, ...]:
         """Names of the inputs that the defined function takes, in order."""
         return self.inputs if self.inputs is not None else tuple(inspect.signature(function).parameters)
+
+    def tolerance_of(self, workload: Workload) -> Tolerance | None:
+        """The tolerance for a workload; None for its own."""
+        given = self.tolerance
+        return given if given is None or isinstance(given, Tolerance) else given(workload)
 
 
 AUTOTUNED = "max-autotune-no-cudagraphs"
@@ -62,7 +69,7 @@ def op(
     *outputs: str,
     when: Callable[[Any], bool] = lambda w: True,
     random: Callable[[Any], bool] = lambda w: False,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance | Callable[[Any], Tolerance] | None = None,
     mode: str | None = None,
 ) -> Callable[[Callable[[Any, Any], Function]], Callable[[Any, Any], Function]]:
     """Register a definition; the arguments are :class:`TorchOp`'s."""
@@ -393,7 +400,7 @@ def sparse_compress(w: Any, torch: Any) -> Function:
 # -- Linear layers with layer normalization --------------------------------------------------------------------------------
 
 
-@op("ffn_sublayer", "out", mode=AUTOTUNED)
+@op("ffn_sublayer", "out", mode=AUTOTUNED, tolerance=library_tolerance)
 def ffn_sublayer(w: Any, torch: Any) -> Function:
     of, act, shape, eps = torch.nn.functional, gelu(torch), (w.hidden,), w.eps
 

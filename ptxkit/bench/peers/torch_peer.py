@@ -72,7 +72,7 @@ class TorchPeer(Peer):
             host_bound=True,
             launches=latest.launches,
             random=definition.random(workload),
-            tolerance=definition.tolerance,
+            tolerance=definition.tolerance_of(workload),
         )
 
     def torch(self, inputs: Mapping[str, Any]) -> Torch:

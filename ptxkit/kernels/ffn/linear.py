@@ -49,8 +49,18 @@ def tolerance(w: Any) -> Tolerance:
 def unfused_tolerance(w: Any) -> Tolerance:
     """Three roundings more than :func:`tolerance`: of the product, of its sum with the bias, and of the activation, each of a
     number below 8, which is 8 standard deviations. The residual may cancel these numbers, but not their errors."""
+    return _with_roundings(w, 3)
+
+
+def library_tolerance(w: Any) -> Tolerance:
+    """That of libraries, which add the bias within the product: one rounding less than :func:`unfused_tolerance`."""
+    return _with_roundings(w, 2)
+
+
+def _with_roundings(w: Any, count: int) -> Tolerance:
+    """:func:`tolerance` with the roundings of this many intermediate results below 8."""
     fused = tolerance(w)
-    return replace(fused, absolute=fused.absolute + 3 * 8 * UNIT[w.dtype])
+    return replace(fused, absolute=fused.absolute + count * 8 * UNIT[w.dtype])
 
 
 def weights(rng: np.random.Generator, features: int, hidden: int, dtype: str) -> np.ndarray[Any, Any]:

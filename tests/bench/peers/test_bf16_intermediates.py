@@ -1,4 +1,4 @@
-"""The tolerance of Triton's moe_routed accepts its arithmetic, computed here by numpy, and no wrong results."""
+"""The tolerances of peers with bf16 intermediates accept their arithmetic, computed here by numpy, and no wrong results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from ptxkit.bench.peers.triton_ops import with_bf16_intermediates
+from ptxkit.kernels.ffn import linear
+from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe.moe_routed import BLOCK, MoeRouted, gated
 from ptxkit.workload.data import Data
-from ptxkit.workload.verify import compare_all
+from ptxkit.workload.verify import compare, compare_all
 
 SIZES = {"tokens": 96, "hidden": 512, "ffn": 1024, "experts": 8, "top_k": 2}
 
@@ -73,3 +75,21 @@ def test_another_expert_is_refused(data):
     outputs["expert"][95, 1] += 1
     verdict = verdict_of(data, outputs)
     assert (verdict.verified, verdict.mismatches) == (False, 1)
+
+
+@pytest.mark.parametrize("bias_factor", [1.0, 1.02])
+def test_the_tolerance_of_torch_has_the_roundings_that_a_residual_uncovers(bias_factor):
+    """gelu(product + bias) is between 5 and 8, and the residual cancels most of it, but not its roundings."""
+    w = FfnSublayer(rows=64, hidden=1024, features=512)
+    inputs = dict(w.inputs(np.random.default_rng(1)))
+    inputs["bias"] = np.full_like(inputs["bias"], 6.5)
+    exact = w.reference(**{**inputs, "residual": np.zeros_like(inputs["residual"])})["out"]
+    inputs["residual"] = (1 - exact).astype(ml_dtypes.bfloat16)
+    x, gamma, beta, weights = (inputs[name].astype(np.float32) for name in ("x", "gamma", "beta", "w"))
+    normalized = bf16((x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + inputs["eps"]) * gamma + beta)
+    product = bf16(normalized @ weights.T + np.float32(6.5 * bias_factor))
+    activated = bf16(product)  # gelu is the identity there
+    out = (activated + inputs["residual"].astype(np.float32)).astype(ml_dtypes.bfloat16)
+    expected = w.reference(**inputs)["out"]
+    assert compare("out", out, expected, linear.library_tolerance(w)).verified is (bias_factor == 1.0)
+    assert not compare("out", out, expected, linear.tolerance(w)).verified

@@ -105,7 +105,7 @@ def test_definition_agrees_with_the_reference(name, sizes, options, compiled):
     assert set(actual) == set(expected)
     assert not found.random(workload)
     for output, value in expected.items():
-        verdict = compare(output, actual[output], value, found.tolerance or workload.tolerance)
+        verdict = compare(output, actual[output], value, found.tolerance_of(workload) or workload.tolerance)
         assert verdict.verified, verdict.worst
 
 
@@ -249,7 +249,7 @@ def test_epilogues_of_products(options):
     workload = registry.get("matmul_wgmma").make([16, 24, 32], options)
     inputs = workload.inputs(np.random.default_rng(5))
     found, actual = outputs(torch, workload, inputs)
-    verdict = compare("c", actual["c"], workload.reference(**inputs)["c"], found.tolerance or workload.tolerance)
+    verdict = compare("c", actual["c"], workload.reference(**inputs)["c"], found.tolerance_of(workload) or workload.tolerance)
     assert verdict.verified, verdict.worst
     assert CublasPeer().offers(workload) == (workload.gemm().plain)
 
