@@ -44,6 +44,7 @@ _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C.
 AUTOCAST_DEVICES = ("cpu", "cuda")
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # as torch.autograd.grad(is_grads_batched=True) makes them
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _grad_enabled = torch.is_grad_enabled
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -277,6 +278,8 @@ class Operation:
             if value.ndim:
                 raise UsageError(f"{what} must be a number, not an array of the shape {shown(value.shape)}")
             value = value.item()
+        if isinstance(value, str) and option.kind in (int, float, bool):
+            raise UsageError(f"{what} must be {option.kind.__name__}, not {value!r}")
         if option.kind is int and isinstance(value, float | np.floating):
             raise UsageError(f"{what} must be a whole number, not {value!r}")
         if option.kind in (int, float) and isinstance(value, int):
@@ -802,7 +805,9 @@ def check_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
 def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call may bypass torch's dispatcher: on a GPU, with nothing that observes or transforms the call."""
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or not is_on_gpu(tensor) or tensor.is_neg() or _is_functorch(tensor):
+        if type(tensor) not in _PLAIN or not is_on_gpu(tensor) or tensor.is_neg():
+            return False
+        if _is_functorch(tensor) or _is_batched(tensor):
             return False
         if tensor.is_nested or tensor.layout is not torch.strided or tensor._is_zerotensor():
             return False

@@ -176,6 +176,21 @@ def test_tensors_without_strides_are_refused_after_a_recognised_call(quick, made
             torch.vmap(pt.softmax)(made(x))
 
 
+def test_batched_gradients_take_the_dispatcher(quick):
+    """A tensor with a batch dimension that nobody sees has no address; the dispatcher calls the operation for each part."""
+    x = rows(2, 16).requires_grad_()
+    grads = rows(3, 2, 16)
+    for _ in range(2):
+        (found,) = torch.autograd.grad(pt.softmax(x), x, grads, is_grads_batched=True)
+    (expected,) = torch.autograd.grad(x.softmax(1), x, grads, is_grads_batched=True)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_a_number_as_text_is_refused(quick):
+    with pytest.raises(operations.UsageError, match="option a must be float, not '2'"):
+        pt.saxpy("2", torch.ones(4), torch.ones(4))
+
+
 def test_a_tensor_without_memory_is_not_launched(quick):
     """A zero tensor, as derivatives have them, has no address."""
     zeros = torch._efficientzerotensor((3, 4))
