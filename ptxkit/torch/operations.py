@@ -696,7 +696,7 @@ def function_of(operation: Operation) -> Callable[..., Any]:
                         if tensor.is_nested:
                             kinds = ()
                 except TypeError:  # an option that has no hash, such as an array
-                    kinds, options = (), checked(options)
+                    kinds, options = (), options if torch.compiler.is_compiling() else checked(options)
                 except AttributeError:  # an argument that is no tensor
                     kinds = ()
             for matches, run in kinds:

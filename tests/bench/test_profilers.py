@@ -111,7 +111,7 @@ def test_a_nsys_that_fails_or_writes_nothing_is_said(nsys):
     with pytest.raises(UnavailableError, match="wrote no saxpy-n=1000-unfused.nsys-rep"):
         profilers.profiled(make_results(), Profile("nsys"), lambda what: None)
     nsys(code=1)
-    with pytest.raises(UnavailableError, match="nsys failed: no GPU"):
+    with pytest.raises(UnavailableError, match="nsys failed to profile unfused: no GPU"):
         profilers.profiled(make_results(), Profile("nsys"), lambda what: None)
 
 

@@ -154,11 +154,11 @@ def _one(profile: Profile, case: CaseResult, row: Row) -> Row:
         # ends the child with the range, and fails with it
         only_the_call = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
         how = [*only_the_call, "--trace=cuda", "--force-overwrite=true", f"--output={name}"]
-        _run([find("nsys"), "profile", *how, *child])
+        _run([find("nsys"), "profile", *how, *child], row.name)
         return _with_report(row, "profile", Path(f"{name}.nsys-rep"))
     if profile.tool == "torch":
         trace = Path(f"{name}.trace.json")
-        _run([*child, "--torch-trace", str(trace)])
+        _run([*child, "--torch-trace", str(trace)], row.name)
         row = _with_report(row, "trace", trace)
         return replace(row, kernels=read_trace(trace.read_text(encoding="utf-8")))
     return _by_ncu(profile, row, child, Path(f"{name}.ncu-rep"))
@@ -174,10 +174,10 @@ def _by_ncu(profile: Profile, row: Row, child: Sequence[str], report: Path) -> R
     command = [find("ncu"), "--profile-from-start", "off", "--clock-control", "none"]
     table = ["--csv", "--page", "raw"]
     if profile.directory is None:
-        return replace(row, measured=read_ncu(_run([*command, *table, *metrics, *child])))
-    _run([*command, *metrics, "--force-overwrite", "--export", str(report), *child])
+        return replace(row, measured=read_ncu(_run([*command, *table, *metrics, *child], row.name)))
+    _run([*command, *metrics, "--force-overwrite", "--export", str(report), *child], row.name)
     row = _with_report(row, "report", report)
-    return replace(row, measured=read_ncu(_run([find("ncu"), *table, "--import", str(report)])))
+    return replace(row, measured=read_ncu(_run([find("ncu"), *table, "--import", str(report)], row.name)))
 
 
 def read_trace(text: str) -> tuple[ProfiledKernel, ...]:
@@ -208,7 +208,8 @@ def _with_report(row: Row, what: str, file: Path) -> Row:
     return replace(row, note=", ".join(filter(None, [row.note, f"{what} in {file}"])))
 
 
-def _run(command: Sequence[str]) -> str:
+def _run(command: Sequence[str], candidate: str) -> str:
+    """What a program prints; UnavailableError names the candidate that it was to profile."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(
@@ -221,12 +222,12 @@ def _run(command: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{Path(command[0]).name} did not end within {TIMEOUT_S} s") from None
+        raise UnavailableError(f"{Path(command[0]).name} did not end within {TIMEOUT_S} s, of {candidate}") from None
     if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
         raise UnavailableError("the driver lets only an administrator read the GPU's counters (ERR_NVGPUCTRPERM)")
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
-        raise UnavailableError(f"{Path(command[0]).name} failed: {last[0]}")
+        raise UnavailableError(f"{Path(command[0]).name} failed to profile {candidate}: {last[0]}")
     return done.stdout
 
 
