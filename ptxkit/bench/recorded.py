@@ -45,14 +45,15 @@ def every_plan(expected: Expected, base: Path) -> tuple[list[Plan], list[str]]:
 
 
 def as_recorded(plan: Plan, expected: Expected, *, seed: bool = True, tile: bool = True) -> Iterator[Plan]:
-    """A plan with the seeds and tiles of its recorded variants: one for each seed.
+    """A plan with the seeds and tiles of its recorded variants: one for each seed. Other variants take the first of them.
 
     Args:
         seed, tile: whether the recorded ones are used.
     """
     rows = _rows(plan, expected)
     names = plan.variants or tuple(plan.workload.variants())
-    seeds = {name: rows[name].seed if seed and name in rows else None for name in names}
+    recorded = {name: rows[name].seed for name in names if seed and name in rows}
+    seeds = {name: recorded.get(name, next(iter(recorded.values()), None)) for name in names}
     tiles = {name: rows[name].tile for name in names if name in rows and tile}
     for chosen in dict.fromkeys(seeds.values()):
         mine = tuple(name for name in names if seeds[name] == chosen)

@@ -630,6 +630,17 @@ def test_counts_are_compared_with_the_recorded_seed_and_tile(counts, capsys):
     assert "not compared, the counts are recorded with --seed 3" in capsys.readouterr().err
 
 
+def test_variants_without_counts_are_part_of_the_recorded_case(counts, capsys):
+    """persistent cannot run at this size, and nothing of it is recorded."""
+    small = ("--sizes", "2x32")
+    assert counts("softmax:fused", *small, "--update-expectations") == 0
+    capsys.readouterr()
+    assert counts("softmax", *small, "--check") == 0
+    seen = capsys.readouterr()
+    assert "counts of 1 variant compared" in seen.err and "error" not in seen.err
+    assert seen.out.count("persistent: skipped") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
