@@ -191,7 +191,16 @@ def test_rows_that_no_cluster_holds_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "faster"), [(1, 1024, True), (32, 1024, True), (32, 4096, False), (128, 4096, False)]
+    ("rows", "columns", "faster"),
+    [
+        (1, 1024, True),
+        (32, 1024, True),
+        (128, 1024, False),
+        (1, 4096, True),
+        (32, 4096, False),
+        (1, 8192, True),
+        (32, 8192, False),
+    ],
 )
 def test_the_cluster_is_chosen_where_it_was_measured_to_be_faster(rows, columns, faster):
     workload = FfnSublayer(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
+from ptxkit.kernels.attention.balance import steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
@@ -207,6 +208,7 @@ class Attention(AttentionSizes):
         },
         constraint=lambda w, t: usable(w, swept(w, t)),
         prefer=preferred,
+        slower=lambda w: strided_remark(w, steps_of_queries(w, 128, 128)),
     )
     def step5_persistent(self, t: Tile) -> list[Launch]:
         """One CTA per SM takes tile after tile; with a causal mask the longest rows first."""

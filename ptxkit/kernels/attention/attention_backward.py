@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.attention import forward
+from ptxkit.kernels.attention.balance import steps_of_keys, strided_remark
 from ptxkit.kernels.attention.sizes import UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
@@ -306,6 +307,7 @@ class AttentionBackward(AttentionSizes):
         requires=("sm_90a",),
         tile={"STAGES": [2, 1]},  # tiles of queries, and of do, in shared memory
         constraint=lambda w, t: fits(w, AttentionBackwardTile(w.d, t.STAGES, True).shared_bytes),
+        slower=lambda w: strided_remark(w, steps_of_keys(w, KEYS, AttentionBackwardTile(w.d, 2, True).queries)),
     )
     def step5_persistent(self, t: Tile) -> list[Launch]:
         """One CTA per SM computes tile after tile of keys."""

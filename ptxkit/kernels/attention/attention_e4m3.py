@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.attention import Attention, AttentionTile, forward
+from ptxkit.kernels.attention.balance import steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, AttentionSizes, fits
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
@@ -290,6 +291,7 @@ class AttentionE4m3(AttentionSizes):
         },
         constraint=lambda w, t: usable(w, swept(w, t)),
         prefer=lambda w: [{"BN": 64, "OVERLAP": 0}] if w.d == 256 else [{"STAGES": 3}],
+        slower=lambda w: strided_remark(w, steps_of_queries(w, 128, 128)),
     )
     def step4_persistent(self, t: Tile) -> list[Launch]:
         """One CTA per SM takes tile after tile; with a causal mask the longest rows first."""

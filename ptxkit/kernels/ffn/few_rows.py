@@ -71,13 +71,14 @@ def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
 def slower(w: Any) -> str | None:
     """``slower`` of the cluster: when its exchange of sums takes longer than a second launch.
 
-    A CTA sends the sums of a cluster's rows and columns, four in a store. Clusters with other rows read all weights again.
+    A CTA sends the sums of the rows that exist and of a cluster's columns, four rows in a store. Clusters with other rows read
+    all weights again.
     """
     tile = next((tile for tile in preferred(w) if usable(w, Tile(tile)) is True), None)
     if tile is None:
         return "no preferred tile fits"
     rates = measured(w.device)
-    exchange = cdiv(w.rows, tile["ROWS"]) * tile["ROWS"] * tile["BN"] / 4 * rates.remote_store_us
+    exchange = cdiv(w.rows, 4) * tile["BN"] * rates.remote_store_us
     second = rates.swapped.launch_us + rates.swapped.latency_us  # before its first bytes arrive
     if exchange <= second:
         return None

@@ -1,0 +1,71 @@
+"""The steps of persistent CTAs with a fixed stride: counted tile by tile, and as an H200 has shown them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ptxkit.kernels.attention import balance
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.workload import registry
+
+FACTS = reference_facts("sm_90a")
+
+
+def make(kernel="attention", **fields):
+    return registry.get(kernel)(**fields).on(FACTS)
+
+
+def counted(w, rows, columns):
+    """For each tile of ``rows`` queries in the order of its work item, the tiles of ``columns`` keys that a query sees."""
+    found = []
+    for i in range(w.batch):
+        q, k = (part.stop - part.start for part in w.rows(i))
+        tiles = range(0, w.q, rows)
+        of_head = []
+        for first in reversed(tiles) if w.causal else tiles:
+            seen = [key for n in range(first, min(first + rows, q)) for key in range(k) if not w.causal or key <= n + k - q]
+            of_head.append(-(-(max(seen) + 1) // columns) if seen else 0)
+        found += of_head * w.heads
+    return found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("q", "k"), [(130, 130), (70, 200), (200, 70)])
+@pytest.mark.parametrize("lengths", ["equal", "random"])
+def test_steps_of_tiles_of_queries(causal, q, k, lengths):
+    w = make(batch=3, heads=2, q=q, k=k, d=64, causal=causal, lengths=lengths)
+    assert balance.steps_of_queries(w, 64, 32).tolist() == counted(w, 64, 32)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("q", "k"), [(130, 130), (70, 200), (200, 70)])
+def test_steps_of_tiles_of_keys(causal, q, k):
+    w = make("attention_backward", batch=2, heads=4, q=q, k=k, d=64, causal=causal, kv_heads=2)
+    found = balance.steps_of_keys(w, 64, 32).tolist()
+    expected = []
+    for first in range(0, k, 64):
+        tiles = {n // 32 for n in range(q) if not causal or n + k - q >= first}
+        expected.append(2 * len(tiles))
+    assert found == expected * 2 * 2
+
+
+@pytest.mark.parametrize(("batch", "tokens", "times"), [(8, 2048, 1.11), (4, 4096, 1.05), (2, 8192, 1.02), (1, 16384, 1.55)])
+def test_a_causal_mask_gives_the_busiest_cta_more(batch, tokens, times):
+    sizes = {"batch": batch, "q": tokens, "k": tokens, "causal": True}
+    persistent = make(**sizes).variant("step5_persistent")
+    assert f"{times:.2f} times the steps" in persistent.slower(make(**sizes))
+    assert persistent.slower(make(**{**sizes, "causal": False})) is None
+
+
+def test_ctas_for_all_tiles_are_no_disadvantage():
+    assert balance.strided_remark(make(batch=1, heads=1, q=1000, k=1000, causal=True), np.array([3, 0, 1])) is None
+
+
+def test_few_sms():
+    steps = np.array([5, 1, 5, 1])
+    assert (balance.strided(steps, 2), balance.first_free(steps, 2)) == (12, 8)
+    w = make(batch=1, q=128, k=128).on(replace(FACTS, sms=2))
+    assert "1.50 times" in balance.strided_remark(w, steps)
