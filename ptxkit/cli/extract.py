@@ -43,6 +43,8 @@ def command(source: str, output: str | None, include_dirs: tuple[str, ...], list
     with stdout_set_aside():
         wanted = request(source, parse_arch(arch) or "sm_90a", None, {}, (), (), include_dirs, True)
         found = extracted(wanted)
+        if not found.has_device_code and not listed:
+            raise UsageError(f"{source} has no device code, nor has a header of its own; --list shows what would be left out")
         read = {Path(inclusion.path).resolve() for inclusion in found.part.unit.inclusions}
         if output is not None and Path(output).resolve() in read:
             raise UsageError(

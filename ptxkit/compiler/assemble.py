@@ -15,6 +15,8 @@ from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxSyntaxError, UnavailableError
 from ptxkit.targets import TARGETS, Target
 
+_VERSION = re.compile(r"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class _Header:
@@ -39,14 +41,16 @@ def assemble(
 
     Args:
         ptx: a path, or PTX text (a string with a newline or ``{`` in it).
-        target: what to assemble for; must be able to run the text's ``.target``. None takes that one.
+        target: what to assemble for; must be able to run the text's ``.target``. None takes that one, and sm_90a for PTX
+            of an older target than all that are supported.
         name: what to call the text in messages.
         lineinfo: keep PTX lines in the cubin.
         cache: look in the disk cache, and write to it.
         cubin: False only checks the header of the text, which suffices for the emulator.
 
     Returns:
-        The image. Without a cubin all resources are zero.
+        The image. Without a cubin all resources are zero. PTX that is older than nvJitLink takes gets no cubin: the
+        emulator executes it, and on a GPU the driver compiles the text.
 
     Raises:
         CompileError: nvJitLink refuses the text, or the target cannot run it.
@@ -56,9 +60,12 @@ def assemble(
     """
     text, shown, _ = read_source(ptx, name, "source.ptx")
     header = _header(text, shown)
-    wanted = header.target if target is None else Target.parse(target)
+    if target is None:
+        wanted = header.target if header.target.name in TARGETS else TARGETS["sm_90a"]
+    else:
+        wanted = Target.parse(target)
     source = (shown,) if Path(shown).is_absolute() else ()
-    if not cubin:
+    if not cubin or is_for_the_driver(header.version):
         functions = dict.fromkeys(entry_names(text), FunctionResources())
         return Image(wanted.name, text, None, functions=functions, source_name=Path(shown).name, sources=source)
     if not wanted.accepts(header.target):
@@ -149,6 +156,17 @@ def _clearer(found: Any, header: _Header, target: Target) -> Any:
     return found
 
 
+def is_for_the_driver(version: str) -> bool:
+    """Whether PTX of a ``.version`` is older than nvJitLink takes, which compiles for separate linking (``-c``) only."""
+    return tuple(int(part) for part in version.split(".")) < (3, 1)
+
+
+def text_for_the_driver(ptx: str) -> bytes:
+    """PTX as the driver takes it, if it is too old for nvJitLink; b"" otherwise."""
+    version = _VERSION.search(without_comments(ptx))
+    return ptx.encode() + b"\0" if version is not None and is_for_the_driver(version[1]) else b""
+
+
 def written_target(text: str, name: str) -> Target:
     """The target that a PTX text names.
 
@@ -160,7 +178,7 @@ def written_target(text: str, name: str) -> Target:
 
 def _header(text: str, name: str) -> _Header:
     bare = without_comments(text)
-    version = re.search(r"^\s*\.version\s+(\d+\.\d+)", bare, re.MULTILINE)
+    version = _VERSION.search(bare)
     target = re.search(r"^\s*\.target\s+(\w+)", bare, re.MULTILINE)
     if version is None or target is None:
         directive = ".version" if version is None else ".target"

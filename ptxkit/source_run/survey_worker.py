@@ -17,13 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ptxkit.compiler.assemble import assemble, written_target
+from ptxkit.compiler.assemble import assemble
 from ptxkit.compiler.host_code.compile import Extraction, extracted
 from ptxkit.compiler.host_code.headers import LIBRARIES
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.request import request
-from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.source_run.entries import templates
@@ -41,7 +40,6 @@ from ptxkit.source_run.survey_reasons import (
     Reason,
     reason_of,
 )
-from ptxkit.targets import TARGETS
 
 DEFAULT_TARGET = "sm_90a"
 GRACE_S = 10
@@ -116,14 +114,11 @@ def _one_line(text: str) -> str:
 
 
 def _ptx(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    text, shown, _ = read_source(path, None, "source.ptx")
-    written = written_target(text, shown)
-    target = asked["target"] or (written.name if written.name in TARGETS else DEFAULT_TARGET)
-    image = assemble(path, target=target)
+    image = assemble(path, target=asked["target"] or None)
     module = parse(image.ptx, path.name)
     is_empty = not module.entries and not module.functions and not module.variables
     return {
-        **_described(image, target),
+        **_described(image, image.target),
         "kernels": len(module.entries),
         "verdict": "no_device_code" if is_empty else "untouched",
     }

@@ -51,6 +51,9 @@ def test_files_that_are_read_are_not_overwritten(name, source, tmp_path, capsys)
 def test_bad_input(source, tmp_path, capsys):
     assert exit_of(tmp_path / "absent.cu") == 2
     assert exit_of("x.ptx") == 2
+    source.write_text("int main() {}\n")
+    assert exit_of(source, "-o", tmp_path / "device.cu") == 2
+    assert "no device code" in capsys.readouterr().err and not (tmp_path / "device.cu").exists()
     source.write_text("int main() {}\n__global__ void k() { nothing(); }\n")
     assert exit_of(source) == 4
     assert "k.cu:2" in capsys.readouterr().err

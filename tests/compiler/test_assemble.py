@@ -62,6 +62,16 @@ def test_the_texts_own_target_is_the_default():
     assert assemble(PTX).target == "sm_80"
 
 
+@pytest.mark.parametrize(
+    ("version", "target", "has_cubin"), [("8.0", "sm_52", True), ("3.1", "sm_30", True), ("3.0", "sm_20", False)]
+)
+def test_ptx_of_old_targets_is_for_sm_90a_and_of_old_versions_for_the_driver(version, target, has_cubin):
+    text = f".version {version}\n.target {target}\n.address_size 64\n.entry k() {{ exit; }}\n"
+    image = assemble(text)
+    assert (image.target, image.cubin is not None) == ("sm_90a", has_cubin)
+    assert assembling.text_for_the_driver(text) == (b"" if has_cubin else text.encode() + b"\0")
+
+
 def test_the_second_time_comes_from_the_cache():
     images = [assemble(PTX, target="sm_90a") for _ in range(2)]
     assert [image.from_cache for image in images] == [False, True]
@@ -81,7 +91,7 @@ def test_compile_source_takes_a_ptx_path(tmp_path):
 
 def test_without_a_cubin_nothing_is_assembled():
     image = assemble(PTX.replace("sm_80", "sm_52").replace("st.global", "st.nowhere"), cubin=False)
-    assert (image.target, image.cubin) == ("sm_52", None)
+    assert (image.target, image.cubin) == ("sm_90a", None)
     assert list(image.functions) == ["number"]
     assert image.functions["number"].registers == 0
 

@@ -34,7 +34,11 @@ HOST_FUNCTION = "explicitly marked as a __host__ function is not allowed"
 STATIC_OVERLOAD = "static and nonstatic member functions with same parameter types cannot be overloaded"
 ANNOTATED_LAMBDA = "annotation on lambda is not allowed in JIT mode"
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
-_HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream|vector|string)>")
+OF_THRUST = (
+    "NVRTC cannot compile Thrust's algorithms, whose headers have code for hosts: of Thrust, device code can use types such as "
+    "thrust::tuple and thrust::complex; use CUB or a loop for the rest"
+)
+_HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream>|vector>|string>|thrust/)")
 _ANNOTATED_LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
 _ERROR = re.compile(
     r"^(?:(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error|"
@@ -284,6 +288,7 @@ def _add_headers(headers: Headers, error: CompileError) -> bool:
     names = set(_UNKNOWN.findall(error.log or str(error)))
     missing = {header for name in names for pattern, header in ON_DEMAND if re.fullmatch(pattern, name)}
     wanted = [*(f"#include <{header}>\n" for header in sorted(missing)), *filter(None, map(library_type, sorted(names)))]
+    wanted += headers.of_std(re.findall(r'namespace "std" has no member "(\w+)"', error.log or str(error)))
     lines = [line for line in wanted if line not in headers.memory[PRELUDE_NAME]]
     headers.memory[PRELUDE_NAME] += "".join(lines)
     supplied = [headers.supply(name) for name in re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))]
@@ -303,6 +308,8 @@ def _explained(error: CompileError, found: Extraction) -> CompileError:
         re.sub(_DELETED, "is a host function, which device code cannot call", text) for text in (str(error), error.log)
     ]
     hints = _left_out(error.log or str(error), found)
+    if any("/thrust/" in file for file, _, _, _ in _places(error)):
+        hints.append(OF_THRUST)
     absent = found.not_found
     if absent:
         wheels = [f"pip install {wheel}" for name in absent if (wheel := wheel_of(name))]

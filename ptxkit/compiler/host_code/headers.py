@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -322,10 +322,7 @@ class Headers:
     def preinclude(self, part: DevicePart) -> None:
         """Let the text that precedes the source declare names that headers of the host would, if device code uses them."""
         names = part.names_of("std")
-        lines = []
-        for header in sorted({STD_NAMES[name] for name in names if name in STD_NAMES}):
-            self.memory[header] = STANDARD_HEADERS.get(header) or _from_libcudacxx(header, self.search)
-            lines.append(f"#include <{header}>\n")
+        lines = self.of_std(names)
         lines += [f"namespace std {{ class {name}; }}\n" for name in HOST_CLASSES if name in names]
         lines += [f"namespace std {{ template <typename...> class {name}; }}\n" for name in HOST_TEMPLATES if name in names]
         torch = part.names_of("(?:at|c10)")
@@ -342,6 +339,13 @@ class Headers:
             return False
         self.memory[name] = _from_libcudacxx(name, self.search) if name in LIBCUDACXX else "#pragma once\n"
         return True
+
+    def of_std(self, names: Iterable[str]) -> list[str]:
+        """Lines that include the standard headers with these names of namespace std, which a library expects from others."""
+        wanted = sorted({STD_NAMES[name] for name in names if name in STD_NAMES})
+        for header in wanted:
+            self.memory[header] = STANDARD_HEADERS.get(header) or _from_libcudacxx(header, self.search)
+        return [f"#include <{header}>\n" for header in wanted]
 
     def open_library(self, file: str) -> bool:
         """Put the device part of a library's header, which is otherwise used as it is, into memory; False if it was before.

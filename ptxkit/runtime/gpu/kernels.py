@@ -1,6 +1,7 @@
 """Kernels on a GPU: loading modules, launching, and graphs of launches.
 
-Only cubins are loaded: the driver may be older than the NVRTC that made the PTX.
+Only cubins are loaded: the driver may be older than the NVRTC that made the PTX. PTX that is too old for nvJitLink is given to
+the driver as text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ptxkit.arguments import NOTHING, TEXT, takes
+from ptxkit.compiler.assemble import text_for_the_driver
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.errors import CompileError, FaultError, LaunchError, UsageError
 from ptxkit.isa.parser import parse
@@ -72,15 +74,17 @@ class GpuKernels(GpuContext):
         key = image.key or str(id(image))
         if key in self._modules:
             return self._modules[key]
-        if image.cubin is None:
+        content = image.cubin or text_for_the_driver(image.ptx)
+        if not content:
             raise CompileError(
                 f"{image.source_name}: this image holds no machine code; compile it for {self.architecture}"
             )
         handle = ctypes.c_void_p()
-        code = self.driver.call("cuModuleLoadData", ctypes.byref(handle), image.cubin)
+        code = self.driver.call("cuModuleLoadData", ctypes.byref(handle), content)
         if code:
+            what = "cubin" if image.cubin else "PTX"
             raise CompileError(
-                f"{image.source_name}: the cubin for {image.target} does not load on {self.name} ({self.architecture}): "
+                f"{image.source_name}: the {what} for {image.target} does not load on {self.name} ({self.architecture}): "
                 f"{self.driver.message(code)}"
             )
         module = parse(image.ptx, image.source_name or "<ptx>")
