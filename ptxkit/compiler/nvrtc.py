@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.compiler import child, toolkit
+from ptxkit.compiler.advice import advised
 from ptxkit.compiler.image import Image, entry_names, shorten
 from ptxkit.compiler.nvrtc_process import NvrtcError, compile_program
 from ptxkit.compiler.request import Request, defined_macros, request
@@ -107,7 +108,9 @@ def without_host_code(
         note(found.headers)
     except (CompileError, UnavailableError) as error:
         if failure is not None and not (found is not None and error is not failure and found.explains(failure)):
-            raise failure from None
+            raise advised(failure) from None
+        if isinstance(error, CompileError):
+            raise advised(error) from None
         raise error from None
     image = replace(image, expanded=found.part.unit.text, left_out=found.left_out)
     if not found.note:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ptxkit.compiler.advice import LAUNCHES, TEXTURES
 from ptxkit.compiler.host_code.headers import wheel_of
 
 LINKING = "separate compilation"
@@ -160,29 +161,16 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
         _fixed("target", "leave --arch out: PTX is then assembled for the target that it names"),
     ),
     (
-        (
-            r"device-side kernel launch could not be processed|a kernel launch from __device__ or __global__ functions|"
-            r'"cuda(DeviceSynchronize|StreamTailLaunch|StreamFireAndForget|GetParameterBuffer\w*|LaunchDevice\w*)" is '
-            r"undefined|cudaGraphSetConditional|cudaGraphLaunch"
-        ),
-        _fixed(
-            "dynamic parallelism",
-            "launch the kernel from the host: the device runtime (cudadevrt) that device-side launches need is not linked",
-        ),
+        LAUNCHES.pattern,
+        _fixed("dynamic parallelism", LAUNCHES.fix),
     ),
     (
         r"Unresolved extern (function|variable)|Undefined reference to|Unresolved symbol",
         _fixed(LINKING, "another source defines the function or variable; link both: ptxkit.compile([FILE, OTHER])"),
     ),
     (
-        (
-            r'"texture" (is undefined|is not a template)|no instance of overloaded function "(tex[123]D|tex2D\w*|tex1D\w*|'
-            r'surf[123]D\w*|texCubemap\w*)"|texture references?'
-        ),
-        _fixed(
-            "texture reference",
-            "take a cudaTextureObject_t as a parameter: CUDA 12 has no texture and surface references any more",
-        ),
+        TEXTURES.pattern,
+        _fixed("texture reference", TEXTURES.fix),
     ),
     (
         r"is a host function, which device code cannot call|was left out as host code|considered a host function",
