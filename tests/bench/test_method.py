@@ -71,6 +71,18 @@ def test_the_budget_ends_a_noisy_run_but_not_below_the_minimum():
     assert not method.over([noisy, noisy[:10]], 1.5)
 
 
+def test_few_samples_of_a_slow_candidate_suffice():
+    method = Method(minimum=20, few=5, budget_s=1)
+    slow, noisy = [50_000.0] * 5, [50_000.0, 100_000.0] * 3
+    assert (method.wants(slow[:4]), method.wants(slow), method.needed(slow)) == (1, 0, 5)
+    assert method.wants(noisy) > 0  # within the budget, for the precision
+    assert method.over([slow, noisy], 1.5)
+    assert not method.over([slow, [10.0] * 19], 1.5)
+    assert method.needed([50.0] * 10, calls=400) == 5  # 0.2 s together
+    assert method.needed([50.0] * 10) == 20
+    assert Method(minimum=3, few=5).needed(slow) == 3
+
+
 def test_rounds_are_random_orders_that_can_be_repeated():
     first = list(itertools.islice(Method(order_seed=3).rounds(5), 6))
     assert all(sorted(order) == list(range(5)) for order in first)

@@ -13,6 +13,7 @@ from ptxkit.bench.results.statistics import median_standard_error, quantile
 
 QUICK_BUDGET_S = 0.25
 QUICK_MINIMUM = 16
+SLOW_S = 0.2
 FRESH_SEED = 0x5EED  # added to the seed, for the inputs of the check after timing
 LONG_ROTATION_US = 40_000.0
 """A rotation of calls that take longer is cut, because calls of milliseconds on a few kilobytes would take minutes."""
@@ -28,6 +29,7 @@ class Method:
         budget_s: seconds after which a case's measurement ends, once there are ``minimum`` samples of each candidate.
         precision: relative half-width of the median's 95% interval at which a candidate needs no more samples.
         minimum: minimum number of samples of each candidate, unless they take longer than ``limit_s``. maximum: maximum number.
+        few: minimum number for a candidate whose samples have taken :data:`SLOW_S` together.
         iterations: exact number of samples instead, regardless of the time; None for the rule above.
         batch: samples of a candidate in one round.
         sample_us: duration of a sample, for which several calls are combined in one graph.
@@ -43,6 +45,7 @@ class Method:
     precision: Positive = 0.005
     minimum: int = 20
     maximum: int = 2000
+    few: int = 5
     iterations: int | None = None
     batch: int = 4
     sample_us: Positive = 500.0
@@ -97,25 +100,47 @@ class Method:
         rotations = max(1, round(self.sample_us / max(call_us, 0.1) / sets))
         return sets * min(rotations, max(1, self.calls // sets))
 
-    def wants(self, samples: Sequence[float]) -> int:
-        """Number of samples of a candidate to take in this round; 0 if its median is known to ``precision``."""
+    def needed(self, samples: Sequence[float], calls: int = 1) -> int:
+        """Minimum number of samples of a candidate.
+
+        Args:
+            samples: those that there are, in microseconds per call. calls: in a sample.
+        """
+        slow = sum(samples) * calls >= SLOW_S * 1e6
+        return min(self.few, self.minimum) if slow else self.minimum
+
+    def wants(self, samples: Sequence[float], calls: int = 1) -> int:
+        """Number of samples of a candidate to take in this round; 0 if its median is known to ``precision``.
+
+        Args:
+            samples, calls: see :meth:`needed`.
+        """
         n = len(samples)
         if self.iterations is not None:
             return min(self.batch, self.iterations - n) if n < self.iterations else 0
-        if n < self.minimum:
-            return min(self.batch, self.minimum - n)
+        needed = self.needed(samples, calls)
+        if n < needed:
+            return min(self.batch, needed - n)
         if n >= self.maximum or known(samples, self.precision):
             return 0
         return self.batch
 
-    def over(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> bool:
-        """Whether to stop: all have enough samples; or the budget is spent and each has ``minimum``; or after ``limit_s``."""
-        if not any(self.wants(s) for s in samples):
+    def over(
+        self, samples: Sequence[Sequence[float]], elapsed_s: float, calls: Sequence[int] | None = None
+    ) -> bool:
+        """Whether to stop: all have enough samples; or the budget is spent and each has those that it needs; or after
+        ``limit_s``.
+
+        Args:
+            samples, calls: of each candidate, see :meth:`needed`; None for one call in each sample.
+        """
+        every = list(zip(samples, calls or [1] * len(samples), strict=True))
+        if not any(self.wants(*one) for one in every):
             return True
         if self.iterations is not None:
             return False
         return elapsed_s >= self.limit_s or (
-            elapsed_s >= self.budget_s and all(len(s) >= self.minimum for s in samples)
+            elapsed_s >= self.budget_s and all(len(s) >= self.needed(s, count) for s, count in every)
         )
 
     def progress(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> str:

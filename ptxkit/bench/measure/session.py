@@ -181,12 +181,13 @@ class Session:
         begin = last_kept = time.perf_counter()
         kept = 0
         for number, order in enumerate(self.method.rounds(len(tracks))):
-            samples = [t.samples for t in tracks if self._alive(t)]
+            alive = list(filter(self._alive, tracks))
+            samples = [t.samples for t in alive]
             now = time.perf_counter()
             if sum(map(len, samples)) > kept:
                 last_kept = now
             kept = sum(map(len, samples))
-            if self.method.over(samples, now - begin) or now - last_kept > PATIENCE_S:
+            if self.method.over(samples, now - begin, [t.calls for t in alive]) or now - last_kept > PATIENCE_S:
                 return
             say(f"round {number + 1}, {self.method.progress(samples, now - begin)}")
             if plain:
@@ -197,7 +198,7 @@ class Session:
                         self._take(tracks[k])
 
     def _take(self, track: Track) -> None:
-        count = self.method.wants(track.samples)
+        count = self.method.wants(track.samples, track.calls)
         if not count:
             return
         track.replays += count
@@ -288,7 +289,8 @@ class Session:
             if track.mode == "cold"
             else replace(self.rows[i], hot=track.timed())
         )
-        wanted = self.method.minimum if self.method.iterations is None else self.method.iterations
+        needed = self.method.needed(track.samples, track.calls)
+        wanted = needed if self.method.iterations is None else self.method.iterations
         if len(track.samples) < wanted:
             few = f"{len(track.samples)} samples" if track.samples else "no sample"
             complaint = f"{few} of {wanted}, {track.dropped} dropped for throttling"
