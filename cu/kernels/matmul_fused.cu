@@ -6,115 +6,60 @@
 // each part only if its bit is set. Elements of a and b are bf16, f16, tf32 (f32 in memory), e4m3 or s8. Sums are f32, or
 // exact s32 of s8. With SILU_MUL, the columns of the sums alternate: gate, up, gate, up; c = silu(gate) up has half as many.
 //
-// - `matmul_fused`: persistent CTAs with a producer warp and CONSUMERS consumer warpgroups, as in steps 5 and 7 of
-//     matmul_wgmma.cu. A stage has rows of 128 bytes whatever the type is, and each instruction of wgmma reads 32 bytes of
-//     a row. The tensor maps have three dimensions, the first of which is the product, so that a tile that ends a matrix
-//     is filled with zeros and not with the next matrix. Consumers have their sums in the order of memory
-//     (staged_rows.cuh), so that scales, bias and residual are read, and c is stored, by neighbouring lanes.
+// - `matmul_fused`: the product of step 8 of matmul_wgmma.cu, with clusters that share operands by multicast. c is stored by
+//     TMA, or, where its rows in memory are no multiples of 16 bytes, row by row (staged_rows.cuh).
+// - `matmul_fused_stream_k` and `matmul_fused_sum_shares`: that of step 13, for few rows of a and for products whose tiles would
+//     fill a small part of the last wave.
 // - `epilogue_part`: one part of the epilogue on sums in device memory, for the unfused variant.
 #include "ptxkit/gemm/fused_output.cuh"
-#include "ptxkit/gemm/staged_rows.cuh"
-#include "ptxkit/gemm/wgmma_types.cuh"
+#include "ptxkit/gemm/stream_k.cuh"
 
 using namespace ptxkit;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The product
+// The product. The arrays are those of FusedOutput; tensor maps have three dimensions (Operands).
 
-// Tile parameters, as in WgmmaTile.
-template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int GROUP_, int REGISTERS_>
-struct FusedTile {
-    static constexpr int BM = BM_, BN = BN_, CONSUMERS = CONSUMERS_, STAGES = STAGES_, GROUP = GROUP_,
-                         REGISTERS = REGISTERS_;
-};
-
-// Loads SIZE rows of a matrix of a batch, as load_rows.
-template <int MAJOR, int SIZE>
-__device__ __forceinline__ void load_rows_of(unsigned to, const TensorMap& map, int k, int row, int product,
-                                             unsigned barrier) {
-    if constexpr (MAJOR == K_MAJOR) {
-        cp_async_bulk_tensor_3d_shared_global(to, map, k, row, product, barrier);
-    } else {
-#pragma unroll
-        for (int i = 0; i < SIZE / 64; i++) {
-            cp_async_bulk_tensor_3d_shared_global(to + i * WGMMA_BLOCK_BYTES, map, row + 64 * i, k, product, barrier);
-        }
+// Adds the largest magnitude of each consumer warp to that of all.
+struct PublishLargest : NoHooks {
+    template <class Out>
+    __device__ __forceinline__ void finished(Out& output) const {
+        output.publish();
     }
-}
+};
 
 template <class Tile, class T, class Out, class Of, int PARTS, int ACTIVATION>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_fused(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map, Out* c, const float* scale, const float* row_scales,
+    const float* column_scales, const Out* bias, const Out* residual, float* largest, int m, int n, int k, unsigned batch,
+    unsigned pitch, size_t matrix) {
+    FusedOutput<PARTS, ACTIVATION, typename WgmmaOf<T>::Sum, Out> output{
+        c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
+    wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k, PublishLargest(), batch);
+}
+
+template <class Tile, class T, class Out, class Of, int PARTS, int ACTIVATION>
+__global__ void __launch_bounds__(Tile::THREADS + 32) matmul_fused_stream_k(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, Out* c, const float* scale,
-    const float* row_scales, const float* column_scales, const Out* bias, const Out* residual, float* largest, int m,
-    int n, int k, unsigned batch, unsigned pitch, size_t matrix) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES;
-    constexpr int ROWS = BM / CONSUMERS / 64, REGISTERS = Tile::REGISTERS;
-    constexpr int BK = WGMMA_ROW_BYTES / sizeof(T);  // elements of k in a stage
-    static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
-    static_assert(ROWS * BN <= 256, "a thread holds at most 128 sums");
-    static_assert(sizeof(T) == 2 || (Of::A_MAJOR == K_MAJOR && Of::B_MAJOR == K_MAJOR),
-                  "wgmma transposes operands of 16 bits only");
-    constexpr int a_bytes = BM * WGMMA_ROW_BYTES, stage_bytes = a_bytes + BN * WGMMA_ROW_BYTES;
-    using Sum = typename SumOf<T>::type;
-    extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ alignas(8) unsigned long long barriers[2 * STAGES];
-    const unsigned base = cvta_to_shared(shared), full = cvta_to_shared(barriers), empty = full + 8 * STAGES;
-    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0), lane = laneid();
+    const float* row_scales, const float* column_scales, const Out* bias, const Out* residual, float* largest, int m, int n,
+    unsigned pitch, size_t matrix, typename WgmmaOf<T>::Sum* partials, unsigned down, unsigned groups, unsigned steps,
+    unsigned whole, unsigned shares, unsigned sharing, unsigned rows, unsigned of_product, unsigned stages) {
+    FusedOutput<PARTS, ACTIVATION, typename WgmmaOf<T>::Sum, Out> output{
+        c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
+    const Shares of{down, groups, steps, whole, shares, sharing, rows, of_product};
+    stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, of, stages);
+    output.publish();
+}
 
-    if (threadIdx.x == 0) {
-        prefetch_tensormap(a_map);
-        prefetch_tensormap(b_map);
-        init_ring<STAGES>(full, 1, empty, 4 * CONSUMERS);
-    }
-    barrier_sync();
-    follow_previous_grid();
-
-    const unsigned tile_rows = (m - 1) / BM + 1, tile_cols = (n - 1) / BN + 1, of_product = tile_rows * tile_cols;
-    const unsigned tiles = of_product * batch, steps = (k - 1) / BK + 1;
-    Ring<STAGES> at;
-    if (warp < 4) {
-        if constexpr (REGISTERS > 0) setmaxnreg_dec<24>();
-        if (warp == 0 && elect_sync(all_lanes)) {
-            for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-                const unsigned product = tile / of_product;
-                const TileIndex t = grouped_tile<Tile::GROUP>(tile - product * of_product, tile_rows, tile_cols);
-                for (unsigned step = 0; step < steps; step++) {
-                    const unsigned to = base + at.stage * stage_bytes, barrier = full + 8 * at.stage;
-                    mbarrier_wait(empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(barrier, stage_bytes);
-                    load_rows_of<Of::A_MAJOR, BM>(to, a_map, step * BK, t.row * BM, product, barrier);
-                    load_rows_of<Of::B_MAJOR, BN>(to + a_bytes, b_map, step * BK, t.col * BN, product, barrier);
-                    at.advance();
-                }
-            }
-        }
-    } else {
-        if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
-        const unsigned consumer = warp / 4 - 1;
-        FusedOutput<PARTS, ACTIVATION, Sum, Out> output{
-            c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
-        Sum* box = reinterpret_cast<Sum*>(shared + STAGES * stage_bytes + (warp - 4) * STAGED_BYTES);
-        Sum sums[ROWS][BN / 2];
-        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            output.product = tile / of_product;
-            const TileIndex t = grouped_tile<Tile::GROUP>(tile - output.product * of_product, tile_rows, tile_cols);
-            unsigned previous = 0;
-            for (unsigned step = 0; step < steps; step++) {
-                const unsigned stage = base + at.stage * stage_bytes;
-                const unsigned a = stage + consumer * ROWS * WGMMA_BLOCK_BYTES, b = stage + a_bytes;
-                mbarrier_wait(full + 8 * at.stage, at.parity);
-                multiply_stage<T, Of>(sums, a, b, step > 0);
-                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
-                if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * previous);
-                previous = at.stage;
-                at.advance();
-            }
-            wait_for_all(sums);
-            if (lane == 0) mbarrier_arrive(empty + 8 * previous);
-            use_staged_rows<BN>(sums, box, t.row * BM + consumer * 64 * ROWS, t.col * BN, output);
-        }
-        output.finish();
-    }
+template <class Tile, class Sum, class Out, int PARTS, int ACTIVATION>
+__global__ void __launch_bounds__(SHARE_THREADS) matmul_fused_sum_shares(
+    const Sum* partials, Out* c, const float* scale, const float* row_scales, const float* column_scales, const Out* bias,
+    const Out* residual, float* largest, int m, int n, unsigned pitch, size_t matrix, unsigned down, unsigned groups,
+    unsigned steps, unsigned whole, unsigned shares, unsigned sharing, unsigned rows, unsigned of_product) {
+    FusedOutput<PARTS, ACTIVATION, Sum, Out> output{
+        c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
+    sum_of_shares<Tile, true>(partials, output, Shares{down, groups, steps, whole, shares, sharing, rows, of_product});
+    output.publish();
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

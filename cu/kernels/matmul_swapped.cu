@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) matmul_swapped(
         for (unsigned step = begin; step < end; step++) {
             const unsigned b = base + stage * stage_bytes;
             mbarrier_wait(full + 8 * stage, parity);
-            multiply_tile<T, ROWS, TOKENS, Swapped>(sums, b + consumer * ROWS * WGMMA_BLOCK_BYTES, b + b_bytes,
-                                                    step > begin);
+            multiply_tile<T, Swapped>(sums, b + consumer * ROWS * WGMMA_BLOCK_BYTES, b + b_bytes, step > begin);
             wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
             // Only a stage that is filled again is released, so that no arrival is on its way to a CTA that may exit.
             if (step > begin && step - 1 + stages < end && lane < sharing) {

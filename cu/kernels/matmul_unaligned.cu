@@ -112,8 +112,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_unalign
             for (unsigned step = 0; step < steps; step++) {
                 const unsigned stage = base + at.stage * stage_bytes;
                 mbarrier_wait(full + 8 * at.stage, at.parity);
-                multiply_tile<T, ROWS, BN, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + a_bytes,
-                                               step > 0);
+                multiply_tile<T, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + a_bytes, step > 0);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * previous);
                 previous = at.stage;

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ Tensor
             load_rows<Of::B_MAJOR, BN, 1>(b, b_map, step * WGMMA_BK, col, barrier);
         }
         mbarrier_wait(barrier, step % 2);
-        multiply_tile<T, BM / 64, BN, Of>(sums, a, b, step > 0);
+        multiply_tile<T, Of>(sums, a, b, step > 0);
         wait_for_sums(sums);
         barrier_sync();  // all four warps have read the tile
     }

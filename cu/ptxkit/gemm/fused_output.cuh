@@ -1,7 +1,9 @@
-// The epilogue of matmul_fused.cu: scales, bias, activation, residual and the largest magnitude, on rows of 64 sums in shared
-// memory.
+// The epilogue of matmul_fused.cu: scales, bias, activation, residual and the largest magnitude, on two neighbouring sums of a
+// thread, which are stored by TMA (tma_boxes.cuh) or directly, or on rows of 64 sums in shared memory (staged_rows.cuh).
 #pragma once
 #include "ptxkit/elementwise/activations.cuh"
+#include "ptxkit/gemm/tma_boxes.cuh"
+#include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/half.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
@@ -16,6 +18,11 @@ __device__ __forceinline__ float as_f32(float x) { return x; }
 __device__ __forceinline__ float as_f32(int x) { return static_cast<float>(x); }
 __device__ __forceinline__ float as_f32(bf16 x) { return f32_of_bf16(x); }
 __device__ __forceinline__ float as_f32(f16 x) { return cvt_f32_f16(x); }
+
+__device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ unsigned bits_of(int x) { return static_cast<unsigned>(x); }
+__device__ __forceinline__ unsigned short bits_of(bf16 x) { return x.bits; }
+__device__ __forceinline__ unsigned short bits_of(f16 x) { return x.bits; }
 
 template <class To, class From>
 __device__ __forceinline__ To converted(From x) {
@@ -77,48 +84,126 @@ struct FusedOutput {
         return x;
     }
 
-    static __device__ __forceinline__ float activated(float x) {
-        if constexpr (PAIRS) return x;
-        else return activate<static_cast<Activation>(ACTIVATION)>(x);
+    // The scale of a row.
+    __device__ __forceinline__ float of_row(unsigned row) const {
+        if constexpr (PARTS & ROW_SCALES) return row < m ? row_scales[static_cast<size_t>(product) * m + row] : 1.0f;
+        else return 1.0f;
     }
 
-    // Stores a result before the residual.
-    __device__ __forceinline__ void store(float x, unsigned row, unsigned col) {
-        const size_t at = product * matrix + static_cast<size_t>(row) * pitch + col;
-        if constexpr (PARTS & RESIDUAL) {
-            x += as_f32(residual[(static_cast<size_t>(product) * m + row) * (PAIRS ? n / 2 : n) + col]);
+    // An element of c from a result before the residual.
+    __device__ __forceinline__ float last(float x, unsigned row, unsigned col) {
+        if (row < m && col < (PAIRS ? n / 2 : n)) {
+            if constexpr (PARTS & RESIDUAL) {
+                x += as_f32(residual[(static_cast<size_t>(product) * m + row) * (PAIRS ? n / 2 : n) + col]);
+            }
+            if constexpr (PARTS & LARGEST) magnitude = fmaxf(magnitude, fabsf(x));
         }
-        if constexpr (PARTS & LARGEST) magnitude = fmaxf(magnitude, fabsf(x));
-        c[at] = converted<Out>(x);
+        return x;
     }
 
+    // The element of column `col` of c from its sum, before it is rounded to Out, or from the two sums of its pair.
+    __device__ __forceinline__ auto value(Sum sum, unsigned row, unsigned col, float row_scale, const Column& of) {
+        if constexpr (EMPTY) return sum;
+        else return last(activate<static_cast<Activation>(ACTIVATION)>(scaled(sum, row_scale, of)), row, col);
+    }
+    __device__ __forceinline__ Out element(Sum sum, unsigned row, unsigned col, float row_scale, const Column& of) {
+        return converted<Out>(value(sum, row, col, row_scale, of));
+    }
+    __device__ __forceinline__ Out pair(Sum gate, Sum up, unsigned row, unsigned col, float row_scale, const Columns& of) {
+        return converted<Out>(last(silu(scaled(gate, row_scale, of.first)) * scaled(up, row_scale, of.second), row, col));
+    }
+
+    // Two neighbouring elements of 16 bits, of columns `col` and col + 1.
+    __device__ __forceinline__ unsigned finish(Sum x, Sum y, unsigned row, unsigned col, float row_scale) {
+        return Convert<Out>::pack(value(x, row, col, row_scale, column(col)),
+                                  value(y, row, col + 1, row_scale, column(col + 1)));
+    }
+
+    __device__ __forceinline__ Out& at(unsigned row, unsigned col) const {
+        return c[product * matrix + static_cast<size_t>(row) * pitch + col];
+    }
+
+    // Stores two neighbouring sums, or what they make.
+    __device__ __forceinline__ void store(Sum x, Sum y, unsigned row, unsigned col) {
+        store(x, y, row, col, of_row(row));
+    }
+    __device__ __forceinline__ void store(Sum x, Sum y, unsigned row, unsigned col, float row_scale) {
+        if (row >= m) return;
+        if constexpr (PAIRS) {  // n is even
+            if (col < n) at(row, col / 2) = pair(x, y, row, col / 2, row_scale, {column(col), column(col + 1)});
+        } else {
+            if (col < n) at(row, col) = element(x, row, col, row_scale, column(col));
+            if (col + 1 < n) at(row, col + 1) = element(y, row, col + 1, row_scale, column(col + 1));
+        }
+    }
+
+    // Stores a row of 64 sums in shared memory.
     __device__ __forceinline__ void row(const Sum* sums, unsigned row, unsigned col, const Columns& of) {
         if (row >= m) return;
         const unsigned first = col + first_column(), second = col + second_column();
         const Sum x = sums[first_column()], y = sums[second_column()];
-        if constexpr (EMPTY) {
-            Out* out = c + product * matrix + static_cast<size_t>(row) * pitch;
-            if (first < n) out[first] = converted<Out>(x);
-            if (second < n) out[second] = converted<Out>(y);
+        const float row_scale = of_row(row);
+        if constexpr (PAIRS) {
+            if (first < n) at(row, first / 2) = pair(x, y, row, first / 2, row_scale, of);
         } else {
-            float row_scale = 1.0f;
-            if constexpr (PARTS & ROW_SCALES) row_scale = row_scales[static_cast<size_t>(product) * m + row];
-            if constexpr (PAIRS) {  // n is even
-                if (first < n) store(silu(scaled(x, row_scale, of.first)) * scaled(y, row_scale, of.second), row, first / 2);
-            } else {
-                if (first < n) store(activated(scaled(x, row_scale, of.first)), row, first);
-                if (second < n) store(activated(scaled(y, row_scale, of.second)), row, second);
-            }
+            if (first < n) at(row, first) = element(x, row, first, row_scale, of.first);
+            if (second < n) at(row, second) = element(y, row, second, row_scale, of.second);
         }
     }
 
     // Adds the largest magnitude of a warp to that of all; all lanes call it.
-    __device__ __forceinline__ void finish() const {
+    __device__ __forceinline__ void publish() const {
         if constexpr (PARTS & LARGEST) {
             const unsigned found = redux_sync_max(all_lanes, __float_as_uint(magnitude));
             if (laneid() == 0) atomicMax(reinterpret_cast<unsigned*>(largest), found);
         }
     }
+};
+
+// Boxes of elements of four bytes, or of those that pairs of sums make.
+template <class Out, bool PAIRS>
+struct FusedForm {
+    static constexpr int ELEMENT = sizeof(Out), COLUMNS = PAIRS ? 2 : 1;
+
+    template <int ROW_BYTES, class Sum, class Output, class OfRow>
+    static __device__ __forceinline__ void fill(const Sum* sums, Output& output, unsigned r, unsigned col, const OfRow& upper,
+                                                const OfRow& lower, unsigned box) {
+        const unsigned lane = laneid(), quad = lane % 4;
+        auto place = [&](unsigned element) { return box + swizzled<ROW_BYTES>(lane / 4 * ROW_BYTES + element * ELEMENT); };
+        constexpr unsigned below = 8 * ROW_BYTES;  // from a row to that 8 rows further, which has the same swizzle
+#pragma unroll
+        for (int q = 0; q < ROW_BYTES / ELEMENT * COLUMNS / 8; q++) {  // 8 columns of the sums
+            const Sum* d = sums + 4 * q;
+            const unsigned at = col + 8 * q + 2 * quad;
+            if constexpr (PAIRS) {
+                const typename Output::Columns of = {output.column(at), output.column(at + 1)};
+                const unsigned to = place(4 * q + quad);
+                st_shared(to, bits_of(output.pair(d[0], d[1], r, at / 2, upper, of)));
+                st_shared(to + below, bits_of(output.pair(d[2], d[3], r + 8, at / 2, lower, of)));
+            } else {
+                const auto first = output.column(at), second = output.column(at + 1);
+                const unsigned to = place(8 * q + 2 * quad);
+                st_shared(to, uint2{bits_of(output.element(d[0], r, at, upper, first)),
+                                    bits_of(output.element(d[1], r, at + 1, upper, second))});
+                st_shared(to + below, uint2{bits_of(output.element(d[2], r + 8, at, lower, first)),
+                                            bits_of(output.element(d[3], r + 8, at + 1, lower, second))});
+            }
+        }
+    }
+};
+
+template <int PARTS, int ACTIVATION, class Sum, class Out>
+struct FormOf<FusedOutput<PARTS, ACTIVATION, Sum, Out>> {
+    static constexpr bool PAIRS = ACTIVATION == SILU_MUL;
+    template <bool SIXTEEN_BITS, class = void>
+    struct Choice {
+        using type = FusedForm<Out, PAIRS>;
+    };
+    template <class Unused>
+    struct Choice<true, Unused> {
+        using type = SixteenBitForm;
+    };
+    using type = typename Choice<sizeof(Out) == 2 && !PAIRS>::type;
 };
 
 }  // namespace ptxkit

@@ -42,6 +42,9 @@ struct ObservedRows {
     float inverse_k, eps;
     Ring<BUFFERS> at;
 
+    template <class Out>
+    __device__ __forceinline__ void finished(Out&) const {}
+
     struct Observer {
         float pivot[BM / THREADS], sum[BM / THREADS] = {}, squares[BM / THREADS] = {};
     };
@@ -148,6 +151,8 @@ struct NormalizedRows {
     struct Observer {};
     __device__ __forceinline__ void observe(Observer&, const unsigned char*, unsigned, bool) const {}
     __device__ __forceinline__ void observed(unsigned char*, const Observer&) {}
+    template <class Out>
+    __device__ __forceinline__ void finished(Out&) const {}
 
     __device__ __forceinline__ void init(unsigned char* memory) const {
         for (int i = 0; i < BUFFERS * WARPS; i++) mbarrier_init(cvta_to_shared(memory) + 8 * i, 1);

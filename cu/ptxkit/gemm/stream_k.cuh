@@ -11,7 +11,8 @@
 // 2. `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in the order of k, so that
 //     every launch gives the same bits, and applies the epilogue.
 //
-// An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even.
+// An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
+// batches also the member `product`.
 #pragma once
 #include "ptxkit/gemm/wgmma_types.cuh"
 
@@ -36,11 +37,24 @@ struct Shares {
     unsigned whole, shares;        // whole groups of a cluster; clusters with a share of the others, all of them or 0
     unsigned sharing;              // CTAs of a cluster
     unsigned rows;                 // of a that each CTA loads for its cluster: fewer than those of a tile where a has fewer
+    unsigned of_product;           // groups of a product of a batch
 
     // First step of a share, counted from the first of the shared groups; that of share number `shares` is the end.
     __device__ __forceinline__ unsigned begin(unsigned share) const {
         const unsigned all = (groups - whole * shares) * steps;
         return all / shares * share + min(share, all % shares);
+    }
+
+    // The first row and column of a tile, and the product of a batch.
+    struct Place {
+        unsigned row, col, product;
+    };
+    // That of the tile of CTA `rank` in a group.
+    template <class Tile, bool BATCHED>
+    __device__ __forceinline__ Place place(unsigned group, unsigned rank) const {
+        const unsigned product = BATCHED ? group / of_product : 0;
+        if constexpr (BATCHED) group -= product * of_product;
+        return {group % down * Tile::HEIGHT, (group / down * sharing + rank) * Tile::COLUMNS, product};
     }
 };
 
@@ -74,11 +88,12 @@ struct VectorOf<int> {
 
 // The product as the body of a kernel with 128 CONSUMERS + 32 threads, stages x STAGE_BYTES of dynamic shared memory and
 // clusters of `sharing` CTAs. `partials` has two tiles for each CTA.
-template <class Tile, class T, class Of, class Out, class Sum = typename SumOf<T>::type>
+template <class Tile, class T, class Of, class Out, class Sum = typename WgmmaOf<T>::Sum>
 __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const TensorMap& b_map, Out& output,
                                                  Sum* partials, const Shares& shares, unsigned stages) {
     constexpr int CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, HEIGHT = Tile::HEIGHT;
-    constexpr int BK = WGMMA_ROW_BYTES / sizeof(T);  // elements of k in a stage
+    constexpr int BK = wgmma_depth<T>;
+    constexpr bool BATCHED = Of::BATCHED;
     constexpr unsigned a_bytes = HEIGHT * WGMMA_ROW_BYTES, stage_bytes = Tile::STAGE_BYTES;
     using Vector = typename VectorOf<Sum>::type;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -135,15 +150,15 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
             const unsigned short all = (1 << sharing) - 1;
             const unsigned own_rows = shares.rows, bytes = (own_rows * sharing + COLUMNS) * WGMMA_ROW_BYTES;
             for (unsigned i = 0; part_at(i, part); i++) {
-                const int row = part.group % shares.down * HEIGHT + rank * own_rows;
-                const int col = (part.group / shares.down * sharing + rank) * COLUMNS;
+                const auto at = shares.place<Tile, BATCHED>(part.group, rank);
+                const int row = at.row + rank * own_rows, col = at.col;
                 for (unsigned step = part.begin; step < part.end; step++) {
                     const unsigned a = base + stage * stage_bytes, barrier = full + 8 * stage;
                     mbarrier_wait(empty + 8 * stage, parity ^ 1);
                     mbarrier_arrive_expect_tx(barrier, bytes);
-                    load_rows<Of::B_MAJOR, COLUMNS, 1>(a + a_bytes, b_map, step * BK, col, barrier);
-                    load_shared_rows<Of::A_MAJOR>(a + rank * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK, row, barrier,
-                                           all, sharing > 1);
+                    load_rows<Of::B_MAJOR, COLUMNS, 1, BATCHED>(a + a_bytes, b_map, step * BK, col, barrier, 0, at.product);
+                    load_shared_rows<Of::A_MAJOR, BATCHED>(a + rank * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK,
+                                                           row, barrier, all, sharing > 1, at.product);
                     advance();
                 }
             }
@@ -167,23 +182,23 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
             for (unsigned step = part.begin; step < part.end; step++) {
                 const unsigned a = base + stage * stage_bytes;
                 mbarrier_wait(full + 8 * stage, parity);
-                multiply_stage<T, Of>(sums, a + consumer * ROWS * WGMMA_BLOCK_BYTES, a + a_bytes, step > part.begin);
+                multiply_tile<T, Of>(sums, a + consumer * ROWS * WGMMA_BLOCK_BYTES, a + a_bytes, step > part.begin);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > part.begin) release(previous);
                 previous = stage;
                 advance();
             }
-            wait_for_all(sums);
+            wait_for_sums(sums);
             release(previous);
-            const unsigned row = part.group % shares.down * HEIGHT;
-            const unsigned col = (part.group / shares.down * sharing + rank) * COLUMNS;
+            const auto at = shares.place<Tile, BATCHED>(part.group, rank);
+            if constexpr (BATCHED) output.product = at.product;
             const bool whole = part.end - part.begin == steps;
             Vector* to = reinterpret_cast<Vector*>(partials);
 #pragma unroll
             for (int v = 0; v < Tile::VECTORS; v++) {
                 const Sum* d = &sums[v / (COLUMNS / 8)][v % (COLUMNS / 8) * 4];
                 const Vector vector = {d[0], d[1], d[2], d[3]};
-                if (whole) store_vector<Tile>(vector, output, v, threadIdx.x, row, col);
+                if (whole) store_vector<Tile>(vector, output, v, threadIdx.x, at.row, at.col);
                 else to[partial_index<Tile>(blockIdx.x, part.begin == 0, v, threadIdx.x)] = vector;
             }
         }
@@ -194,7 +209,7 @@ constexpr int SHARE_THREADS = 128;  // of a CTA of sum_of_shares
 
 // Adds the partial sums of the tiles in which share number blockIdx.y / sharing ends, as the body of a kernel with
 // SHARE_THREADS threads and a grid of (VECTORS x THREADS / SHARE_THREADS, (shares - 1) x sharing).
-template <class Tile, class Out, class Sum>
+template <class Tile, bool BATCHED = false, class Out, class Sum>
 __device__ __forceinline__ void sum_of_shares(const Sum* partials, Out& output, const Shares& shares) {
     using Vector = typename VectorOf<Sum>::type;
     const unsigned sharing = shares.sharing, share = blockIdx.y / sharing, rank = blockIdx.y % sharing;
@@ -212,9 +227,9 @@ __device__ __forceinline__ void sum_of_shares(const Sum* partials, Out& output, 
         const Vector more = from[partial_index<Tile>(other * sharing + rank, false, vector, thread)];
         sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
     } while (shares.begin(++other) < tile_end);
-    const unsigned number = shares.whole * shares.shares + group;
-    store_vector<Tile>(sum, output, vector, thread, number % shares.down * Tile::HEIGHT,
-                       (number / shares.down * sharing + rank) * Tile::COLUMNS);
+    const auto at = shares.place<Tile, BATCHED>(shares.whole * shares.shares + group, rank);
+    if constexpr (BATCHED) output.product = at.product;
+    store_vector<Tile>(sum, output, vector, thread, at.row, at.col);
 }
 
 }  // namespace ptxkit

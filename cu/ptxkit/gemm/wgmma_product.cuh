@@ -1,5 +1,6 @@
 // A matrix product by wgmma from a ring of tiles that TMA fills: c = a b^T, where a is m x k, b is n x k and c is
-// m x n, all row-major with rows of a multiple of 16 bytes, in bf16 or f16 with sums in f32.
+// m x n, all row-major with rows of a multiple of 16 bytes, in bf16 or f16 with sums in f32, or in the types of
+// wgmma_types.cuh. One product, or a batch of them (Operands).
 // cu/kernels/matmul_wgmma.cu explains it step by step. The epilogue is an object with the members of Output in
 // gemm.cuh; an object with the members of NoHooks handles whole rows.
 //
@@ -13,6 +14,8 @@
 // the same element of c.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/gemm/staged_rows.cuh"
+#include "ptxkit/gemm/tma_boxes.cuh"
 #include "ptxkit/gemm/wgmma_sums.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/cluster.cuh"
@@ -24,45 +27,68 @@
 
 namespace ptxkit {
 
-constexpr int WGMMA_BK = 64;                             // elements of k in a tile: 128 bytes, the widest swizzle
+constexpr int WGMMA_BK = 64;                             // elements of 16 bits in 128 bytes, the widest swizzle
 constexpr int WGMMA_ROW_BYTES = 2 * WGMMA_BK;            // of a row of a tile of a or b
 constexpr int WGMMA_BLOCK_BYTES = 64 * WGMMA_ROW_BYTES;  // of 64 rows of a or b in a tile
 
 // How a (m x k) and b (n x k) lie in memory: K_MAJOR row-major, MN_MAJOR column-major. Descriptions give it by name
-// (Operands in ptxkit/kernels/gemm/matmul_wgmma.py).
-template <int A_MAJOR_ = K_MAJOR, int B_MAJOR_ = K_MAJOR>
+// (Operands in ptxkit/kernels/gemm/matmul_wgmma.py). With BATCHED, tensor maps have three dimensions, the first of which is
+// the product, so that a tile that ends a matrix is filled with zeros and not with the next matrix.
+template <int A_MAJOR_ = K_MAJOR, int B_MAJOR_ = K_MAJOR, int BATCHED_ = 0>
 struct Operands {
     static constexpr int A_MAJOR = A_MAJOR_, B_MAJOR = B_MAJOR_;
+    static constexpr bool BATCHED = BATCHED_;
 };
 
-template <class Of = Operands<>, int N>
-__device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate,
-                                      bf16) {
-    wgmma_bf16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
-}
-template <class Of = Operands<>, int N>
-__device__ __forceinline__ void wgmma(float (&d)[N], unsigned long long a, unsigned long long b, bool accumulate, f16) {
-    wgmma_f16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
-}
+// The sums and the instruction of an element type: those of 16 bits, the others are in wgmma_types.cuh. An instruction reads
+// 32 bytes of a row of a tile. Only 16-bit types may be MN-major.
+template <class T>
+struct WgmmaOf;
 
-// The matrix descriptor of 16 elements along k of a tile, from 16 `step` on.
+template <>
+struct WgmmaOf<bf16> {
+    using Sum = float;
+    template <class Of, int N>
+    static __device__ __forceinline__ void multiply(float (&d)[N], unsigned long long a, unsigned long long b,
+                                                    bool accumulate) {
+        wgmma_bf16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
+    }
+};
+
+template <>
+struct WgmmaOf<f16> {
+    using Sum = float;
+    template <class Of, int N>
+    static __device__ __forceinline__ void multiply(float (&d)[N], unsigned long long a, unsigned long long b,
+                                                    bool accumulate) {
+        wgmma_f16<Of::A_MAJOR, Of::B_MAJOR>(d, a, b, accumulate);
+    }
+};
+
+// Elements of k in a tile.
+template <class T>
+constexpr int wgmma_depth = WGMMA_ROW_BYTES / sizeof(T);
+
+// The matrix descriptor of 32 bytes along k of a tile, from 32 `step` on.
 template <int MAJOR>
 __device__ __forceinline__ unsigned long long operand_descriptor(unsigned tile, int step) {
     if constexpr (MAJOR == K_MAJOR) return matrix_descriptor_128B(tile + step * 32);
     else return transposed_descriptor_128B(tile + step * 16 * WGMMA_ROW_BYTES, WGMMA_BLOCK_BYTES);
 }
 
-// Multiplies one stage: a consumer's 64 ROWS x BN sums, from tiles in shared memory that are WGMMA_BK wide.
+// Multiplies one stage: the 64 ROWS x BN sums of a consumer, from tiles in shared memory whose rows have WGMMA_ROW_BYTES.
 // Asynchronous, one wgmma group.
-template <class T, int ROWS, int BN, class Of = Operands<>>
-__device__ __forceinline__ void multiply_tile(float (&sums)[ROWS][BN / 2], unsigned a, unsigned b, bool accumulate) {
+template <class T, class Of = Operands<>, class Sum, int ROWS, int SUMS>
+__device__ __forceinline__ void multiply_tile(Sum (&sums)[ROWS][SUMS], unsigned a, unsigned b, bool accumulate) {
+    static_assert(sizeof(T) == 2 || (Of::A_MAJOR == K_MAJOR && Of::B_MAJOR == K_MAJOR),
+                  "wgmma transposes operands of 16 bits only");
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < WGMMA_BK / 16; k++) {
+    for (int q = 0; q < WGMMA_ROW_BYTES / 32; q++) {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const unsigned long long rows = operand_descriptor<Of::A_MAJOR>(a + i * WGMMA_BLOCK_BYTES, k);
-            wgmma<Of>(sums[i], rows, operand_descriptor<Of::B_MAJOR>(b, k), k > 0 || accumulate, T());
+            const unsigned long long rows = operand_descriptor<Of::A_MAJOR>(a + i * WGMMA_BLOCK_BYTES, q);
+            WgmmaOf<T>::template multiply<Of>(sums[i], rows, operand_descriptor<Of::B_MAJOR>(b, q), q > 0 || accumulate);
         }
     }
     wgmma_commit_group();
@@ -70,8 +96,8 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[ROWS][BN / 2], unsig
 
 // Stores the first COLS sums of each row directly from registers: 4 bytes per thread, 16 contiguous bytes per 4
 // threads. (row, col) is the warpgroup's first element.
-template <int COLS, int ROWS, int SUMS, class Out>
-__device__ __forceinline__ void store_from_registers(const float (&sums)[ROWS][SUMS], const Out& output,
+template <int COLS, class Sum, int ROWS, int SUMS, class Out>
+__device__ __forceinline__ void store_from_registers(const Sum (&sums)[ROWS][SUMS], Out& output,
                                                      unsigned row, unsigned col) {
     row += threadIdx.x % 128 / 32 * 16 + laneid() / 4;
     col += laneid() % 4 * 2;
@@ -86,63 +112,17 @@ __device__ __forceinline__ void store_from_registers(const float (&sums)[ROWS][S
     }
 }
 
-// The shared memory of a CTA as byte offsets: a ring of tiles, boxes of c for each consumer warp, mbarriers.
-template <int BM, int BN, int CONSUMERS, int STAGES, int BOXES>
+// The shared memory of a CTA as byte offsets: a ring of tiles, memory of each consumer warp for what it stores, mbarriers.
+template <int BM, int BN, int CONSUMERS, int STAGES, int WARP_BYTES>
 struct WgmmaLayout {
     static constexpr int a_bytes = BM * WGMMA_ROW_BYTES, b_bytes = BN * WGMMA_ROW_BYTES;
     static constexpr int stage_bytes = a_bytes + b_bytes;
-    // The part of c that one warp stores at a time.
-    static constexpr int box_rows = 16, box_cols = 64, box_bytes = box_rows * box_cols * 2;
     static constexpr int c = STAGES * stage_bytes;
-    static constexpr int full = c + 4 * CONSUMERS * BOXES * box_bytes;
+    static constexpr int full = c + 4 * CONSUMERS * WARP_BYTES;
     static constexpr int empty = full + 8 * STAGES;
     static constexpr int bytes = empty + 8 * STAGES;
     static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages, a smaller tile or fewer boxes");
 };
-
-// Stores the first COLS sums of each row through shared memory: each warp writes swizzled boxes of 16 rows x 64
-// columns, and one lane issues their TMA stores. A warp uses only its own boxes, so that warps do not synchronize; up
-// to BOXES of its stores are in flight.
-template <int BOXES, int COLS, int ROWS, int SUMS, class Out>
-__device__ __forceinline__ void store_by_tma(const float (&sums)[ROWS][SUMS], const Out& output,
-                                             const TensorMap& c_map, unsigned boxes, unsigned row, unsigned col) {
-    constexpr int boxes_across = COLS / 32, all = ROWS * boxes_across, used = BOXES < all ? BOXES : all,
-                  box_bytes = 2048;
-    static_assert(all % used == 0,
-                  "a tile begins with the first box, which must be the one that has been on its way longest");
-    const unsigned lane = laneid();
-    row += threadIdx.x % 128 / 32 * 16;
-    // stmatrix: lanes 0-7 and 8-15 hold the addresses of rows 0-7 and 8-15 of 8 columns, lanes 16-31 those of the next
-    // 8 columns.
-    const unsigned offset = (lane % 16) * 128, column = lane / 16;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const unsigned r = row + 64 * i + lane / 4;
-        const auto upper = output.of_row(r), lower = output.of_row(r + 8);
-#pragma unroll
-        for (int j = 0; j < boxes_across; j++) {
-            const unsigned box = boxes + (i * boxes_across + j) % used * box_bytes;
-            // the previous contents of this box have been read
-            if (lane == 0) cp_async_bulk_wait_group_read<used - 1>();
-            __syncwarp();
-#pragma unroll
-            for (int q = 0; q < 4; q++) {
-                const float* d = &sums[i][32 * j + 8 * q];
-                const unsigned at = col + 64 * j + 16 * q + lane % 4 * 2;
-                const unsigned pairs[4] = {
-                    output.finish(d[0], d[1], r, at, upper), output.finish(d[2], d[3], r + 8, at, lower),
-                    output.finish(d[4], d[5], r, at + 8, upper), output.finish(d[6], d[7], r + 8, at + 8, lower)};
-                stmatrix_x4(box + swizzled<128>(offset + (2 * q + column) * 16), pairs);
-            }
-            fence_proxy_async_shared_cta();
-            __syncwarp();
-            if (lane == 0) {
-                cp_async_bulk_tensor_2d_global_shared(c_map, col + 64 * j, row + 64 * i, box);
-                cp_async_bulk_commit_group();
-            }
-        }
-    }
-}
 
 // Tile parameters. Descriptions give them by name (WgmmaTile in ptxkit/kernels/gemm/matmul_wgmma.py).
 template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int CLUSTER_M_, int CLUSTER_N_, int GROUP_, int REGISTERS_,
@@ -155,7 +135,7 @@ struct WgmmaTile {
     static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
     static constexpr int GROUP = GROUP_;          // of grouped_tile, in units of clusters
     static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
-    static constexpr int STORE = STORE_;          // FROM_REGISTERS or BY_TMA
+    static constexpr int STORE = STORE_;          // FROM_REGISTERS, BY_TMA or STAGED
     static constexpr int BOXES = BOXES_;          // boxes of c that a warp may have in flight
 };
 
@@ -185,38 +165,56 @@ struct NoHooks {
     __device__ __forceinline__ void observed(unsigned char*, const Observer&) {}
 
     // The sums of a tile of c before the epilogue, of a consumer whose first one is at (row, col).
-    template <int ROWS, int COLS>
-    __device__ __forceinline__ void complete(unsigned char*, float (&)[ROWS][COLS], unsigned, unsigned) {}
+    template <class Sum, int ROWS, int COLS>
+    __device__ __forceinline__ void complete(unsigned char*, Sum (&)[ROWS][COLS], unsigned, unsigned) {}
+
+    // All lanes of a consumer call it after their last tile.
+    template <class Out>
+    __device__ __forceinline__ void finished(Out&) const {}
 };
 
-// Loads ROWS rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if SHARING, their
-// number, is not 1. A box has all rows of a K-major operand, and 64 of an MN-major one.
-template <int MAJOR, int ROWS, int SHARING>
-__device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int k, int row, unsigned barrier,
-                                          unsigned short mask = 0) {
-    auto box = [&](unsigned at, int x, int y) {
-        if constexpr (SHARING > 1) cp_async_bulk_tensor_2d_shared_global_multicast(at, map, x, y, barrier, mask);
-        else cp_async_bulk_tensor_2d_shared_global(at, map, x, y, barrier);
-    };
-    if constexpr (MAJOR == K_MAJOR) {
-        box(to, k, row);
+// Copies a box whose first element is at (x, y) of a matrix, with BATCHED of matrix number `product`, and multicasts it to the
+// CTAs of `mask` if `several`.
+template <bool BATCHED>
+__device__ __forceinline__ void load_box(unsigned to, const TensorMap& map, int x, int y, unsigned product, unsigned barrier,
+                                         unsigned short mask, bool several) {
+    if constexpr (BATCHED) {
+        if (several) cp_async_bulk_tensor_3d_shared_global_multicast(to, map, x, y, product, barrier, mask);
+        else cp_async_bulk_tensor_3d_shared_global(to, map, x, y, product, barrier);
     } else {
-        static_assert(ROWS % 64 == 0, "a box of an MN-major operand has 64 of its rows");
-#pragma unroll
-        for (int i = 0; i < ROWS / 64; i++) box(to + i * WGMMA_BLOCK_BYTES, row + 64 * i, k);
+        if (several) cp_async_bulk_tensor_2d_shared_global_multicast(to, map, x, y, barrier, mask);
+        else cp_async_bulk_tensor_2d_shared_global(to, map, x, y, barrier);
     }
 }
 
-// A tile of c, and the steps along k of which a CTA adds the products: all, or those of a part of k.
+// Loads ROWS rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if SHARING, their
+// number, is not 1. A box has all rows of a K-major operand, and 64 of an MN-major one.
+template <int MAJOR, int ROWS, int SHARING, bool BATCHED = false>
+__device__ __forceinline__ void load_rows(unsigned to, const TensorMap& map, int k, int row, unsigned barrier,
+                                          unsigned short mask = 0, unsigned product = 0) {
+    if constexpr (MAJOR == K_MAJOR) {
+        load_box<BATCHED>(to, map, k, row, product, barrier, mask, SHARING > 1);
+    } else {
+        static_assert(ROWS % 64 == 0, "a box of an MN-major operand has 64 of its rows");
+#pragma unroll
+        for (int i = 0; i < ROWS / 64; i++) {
+            load_box<BATCHED>(to + i * WGMMA_BLOCK_BYTES, map, row + 64 * i, k, product, barrier, mask, SHARING > 1);
+        }
+    }
+}
+
+// A tile of c, and the steps along k of which a CTA adds the products: all, or those of a part of k. With BATCHED the parts
+// are the products of a batch.
 struct WgmmaWork {
     unsigned row, col;         // of the tile, in tiles
     unsigned part, begin, end;
 
-    template <int GROUP>
+    template <int GROUP, bool BATCHED>
     static __device__ __forceinline__ WgmmaWork at(unsigned index, unsigned rows, unsigned cols, unsigned steps,
                                                    unsigned parts) {
         const unsigned part = parts == 1 ? 0 : index / (rows * cols);
         const TileIndex t = grouped_tile<GROUP>(index - part * (rows * cols), rows, cols);
+        if constexpr (BATCHED) return {t.row, t.col, part, 0, steps};
         return {t.row, t.col, part, steps * part / parts, steps * (part + 1) / parts};
     }
 };
@@ -229,26 +227,34 @@ struct WgmmaWork {
 // CTAs in a row share a tile of a: each loads a part of it and multicasts that part to the others.
 //
 // With several `parts` of k, each part of a tile is computed on its own. The epilogue then gets row + part x padded_rows
-// as its row, where padded_rows are all rows of tiles; it cannot be stored by TMA.
+// as its row, where padded_rows are all rows of tiles; it cannot be stored by TMA. With Of::BATCHED, `parts` is the number of
+// products, and the member `product` of the epilogue that of the tile.
 template <class Tile, class T, bool GATED, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map,
-                                               const TensorMap& c_map, const Out& output, int m, int n, int k,
+                                               const TensorMap& c_map, Out& output, int m, int n, int k,
                                                Hooks hooks = {}, unsigned parts = 1) {
     constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
     constexpr int STORE = Tile::STORE, BOXES = Tile::BOXES;
     constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / CONSUMERS / 64;  // ROWS: wgmmas that a consumer stacks
     constexpr int COLS = GATED ? BN / 2 : BN;                                   // of c in a tile
+    constexpr int BK = wgmma_depth<T>;
+    constexpr bool BATCHED = Of::BATCHED;
+    using Sum = typename WgmmaOf<T>::Sum;
     static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
-    static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : 256),
-                  "a thread holds at most 128 sums, or 192 with 240 registers");
+    static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : CONSUMERS > 2 ? 192 : 256),
+                  "a thread holds at most 128 sums, 192 with 240 registers, 96 with three consumers");
     static_assert(BM % (8 * CLUSTER_N) == 0 && COLS % (8 * CLUSTER_M) == 0,
                   "parts that are multicast are whole swizzle patterns");
-    static_assert(COLS % 64 == 0 && COLS / CLUSTER_M <= 256,
-                  "boxes of c are 64 wide, and those of a tensor map at most 256");
+    static_assert(COLS % 32 == 0 && BM / CLUSTER_N <= 256 && COLS / CLUSTER_M <= 256,
+                  "boxes of c are 32 or 64 wide, and those of a tensor map at most 256");
     static_assert(CLUSTER <= 16, "no cluster has more CTAs");
+    constexpr int PRODUCER_REGISTERS = Hooks::OBSERVERS ? 56 : 24;
+    static_assert(128 * (PRODUCER_REGISTERS + CONSUMERS * REGISTERS) <= TargetLimits::REGISTERS_PER_SM,
+                  "setmaxnreg would wait for registers that the SM does not have");
     static_assert(Of::A_MAJOR == K_MAJOR || Hooks::OBSERVERS == 0, "observers read rows of a K-major tile");
-    using L = WgmmaLayout<BM, BN, CONSUMERS, STAGES, STORE == BY_TMA ? BOXES : 0>;
+    constexpr int warp_bytes = STORE == BY_TMA ? BOXES * BOX_BYTES : STORE == STAGED ? STAGED_BYTES : 0;
+    using L = WgmmaLayout<BM, BN, CONSUMERS, STAGES, warp_bytes>;
     static_assert(L::bytes + Hooks::BYTES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = cvta_to_shared(shared);
@@ -277,11 +283,11 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     follow_previous_grid();
 
     const unsigned tile_rows = (m - 1) / (BM * CLUSTER_M) + 1, tile_cols = (n - 1) / (COLS * CLUSTER_N) + 1;
-    const unsigned tiles = tile_rows * tile_cols * parts, steps = (k - 1) / WGMMA_BK + 1;
-    auto work = [&](unsigned tile) { return WgmmaWork::at<GROUP>(tile, tile_rows, tile_cols, steps, parts); };
+    const unsigned tiles = tile_rows * tile_cols * parts, steps = (k - 1) / BK + 1;
+    auto work = [&](unsigned tile) { return WgmmaWork::at<GROUP, BATCHED>(tile, tile_rows, tile_cols, steps, parts); };
     Ring<STAGES> at;
     if (warp < 4) {
-        if constexpr (REGISTERS > 0) setmaxnreg_dec<Hooks::OBSERVERS ? 56 : 24>();
+        if constexpr (REGISTERS > 0) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (warp == 0 && elect_sync(all_lanes)) {
             // Direction along k, which alternates: a tile begins with the columns that the previous one left in L2.
             bool backwards = false;
@@ -294,19 +300,20 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                     const unsigned stage = base + at.stage * L::stage_bytes;
                     const unsigned a = stage + rank_n * a_part * WGMMA_ROW_BYTES;
                     const unsigned b = stage + L::a_bytes + rank_m * b_part * WGMMA_ROW_BYTES;
-                    const int x = step * WGMMA_BK;
+                    const int x = step * BK;
                     mbarrier_wait(empty(at.stage), at.parity ^ 1);
                     mbarrier_arrive_expect_tx(full(at.stage), L::stage_bytes);
                     // bits 0, CLUSTER_M, 2 CLUSTER_M, ... of CLUSTER
                     const unsigned short same_row = ((1 << CLUSTER) - 1) / ((1 << CLUSTER_M) - 1) << rank_m;
                     const unsigned short same_col = ((1 << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
-                    load_rows<Of::A_MAJOR, a_part, CLUSTER_N>(a, a_map, x, row + rank_n * a_part, full(at.stage),
-                                                              same_row);
-                    load_rows<Of::B_MAJOR, b_part, CLUSTER_M>(b, b_map, x, col + rank_m * b_part, full(at.stage),
-                                                              same_col);
+                    load_rows<Of::A_MAJOR, a_part, CLUSTER_N, BATCHED>(a, a_map, x, row + rank_n * a_part, full(at.stage),
+                                                                       same_row, t.part);
+                    load_rows<Of::B_MAJOR, b_part, CLUSTER_M, BATCHED>(b, b_map, x, col + rank_m * b_part, full(at.stage),
+                                                                       same_col, t.part);
                     if constexpr (GATED) {
-                        load_rows<Of::B_MAJOR, b_part, CLUSTER_M>(b + COLS * WGMMA_ROW_BYTES, up_map, x,
-                                                                  col + rank_m * b_part, full(at.stage), same_col);
+                        load_rows<Of::B_MAJOR, b_part, CLUSTER_M, BATCHED>(b + COLS * WGMMA_ROW_BYTES, up_map, x,
+                                                                           col + rank_m * b_part, full(at.stage), same_col,
+                                                                           t.part);
                     }
                     at.advance();
                 }
@@ -322,7 +329,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                     for (unsigned i = t.begin; i < t.end; i++) {
                         const unsigned step = backwards ? t.begin + t.end - 1 - i : i;
                         mbarrier_wait(full(at.stage), at.parity);
-                        hooks.observe(observer, shared + at.stage * L::stage_bytes, k - step * WGMMA_BK, i == t.begin);
+                        hooks.observe(observer, shared + at.stage * L::stage_bytes, k - step * BK, i == t.begin);
                         __syncwarp();  // all lanes have read
                         release_stage<CLUSTER_M, CLUSTER>(empty(at.stage), laneid(), rank_m, rank_n);
                         at.advance();
@@ -335,19 +342,20 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         const unsigned consumer = warp / 4 - 1, lane = laneid();
-        const unsigned boxes = base + L::c + (warp - 4) * BOXES * L::box_bytes;
-        float sums[ROWS][BN / 2];
+        const unsigned boxes = base + L::c + (warp - 4) * warp_bytes;
+        Sum sums[ROWS][BN / 2];
         auto release = [&](unsigned stage) { release_stage<CLUSTER_M, CLUSTER>(empty(stage), lane, rank_m, rank_n); };
         for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
             const WgmmaWork t = work(tile);
-            const unsigned row = ((t.part * tile_rows + t.row) * CLUSTER_M + rank_m) * BM + consumer * 64 * ROWS,
+            const unsigned row = (((BATCHED ? 0 : t.part * tile_rows) + t.row) * CLUSTER_M + rank_m) * BM +
+                                 consumer * 64 * ROWS,
                            col = (t.col * CLUSTER_N + rank_n) * COLS;
+            if constexpr (BATCHED) output.product = t.part;
             unsigned previous = 0;
             for (unsigned step = t.begin; step < t.end; step++) {
                 const unsigned stage = base + at.stage * L::stage_bytes;
                 mbarrier_wait(full(at.stage), at.parity);
-                multiply_tile<T, ROWS, BN, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + L::a_bytes,
-                                               step > t.begin);
+                multiply_tile<T, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + L::a_bytes, step > t.begin);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > t.begin) release(previous);
                 previous = at.stage;
@@ -364,11 +372,15 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                 }
             }
             if constexpr (STORE == BY_TMA) {
-                store_by_tma<BOXES, COLS / 2>(sums, output, c_map, boxes, row, col);
+                store_by_tma<BOXES, COLS, BATCHED>(sums, output, c_map, boxes, row, col, t.part);
+            } else if constexpr (STORE == STAGED) {
+                Sum* staged = reinterpret_cast<Sum*>(shared + L::c + (warp - 4) * warp_bytes);
+                use_staged_rows<COLS>(sums, staged, row, col, output);
             } else {
                 store_from_registers<COLS / 2>(sums, output, row, col);
             }
         }
+        hooks.finished(output);
         // shared memory is released when the CTA exits
         if (STORE == BY_TMA && lane == 0) cp_async_bulk_wait_group_read<0>();
     }
@@ -381,20 +393,17 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
 
 template <class Tile, class T, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_product(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map,
-                                              const Out& output, int m, int n, int k, Hooks hooks = {},
-                                              unsigned parts = 1) {
+                                              Out& output, int m, int n, int k, Hooks hooks = {}, unsigned parts = 1) {
     wgmma_products<Tile, T, false, Of>(a_map, b_map, b_map, c_map, output, m, n, k, hooks, parts);
 }
 
 // Loads `rows` rows of a or b, from `row` on and from k on, and multicasts them to the CTAs of `mask` if these are several.
-template <int MAJOR>
+template <int MAJOR, bool BATCHED = false>
 __device__ __forceinline__ void load_shared_rows(unsigned to, const TensorMap& map, int rows, int k, int row,
-                                                 unsigned barrier, unsigned short mask, bool several) {
+                                                 unsigned barrier, unsigned short mask, bool several, unsigned product = 0) {
     for (int i = 0; i < (MAJOR == K_MAJOR ? 1 : rows / 64); i++) {  // boxes
-        const unsigned at = to + i * WGMMA_BLOCK_BYTES;
         const int x = MAJOR == K_MAJOR ? k : row + 64 * i, y = MAJOR == K_MAJOR ? row : k;
-        if (several) cp_async_bulk_tensor_2d_shared_global_multicast(at, map, x, y, barrier, mask);
-        else cp_async_bulk_tensor_2d_shared_global(at, map, x, y, barrier);
+        load_box<BATCHED>(to + i * WGMMA_BLOCK_BYTES, map, x, y, product, barrier, mask, several);
     }
 }
 

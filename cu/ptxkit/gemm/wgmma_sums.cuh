@@ -4,12 +4,12 @@
 
 namespace ptxkit {
 
-// Directly, or through shared memory by TMA.
-enum Store { FROM_REGISTERS = 0, BY_TMA = 1 };
+// Directly, through shared memory by TMA, or through shared memory row by row (staged_rows.cuh).
+enum Store { FROM_REGISTERS = 0, BY_TMA = 1, STAGED = 2 };
 
 // Waits until all products of this warpgroup are complete. ROWS: number of wgmmas with sums of their own.
-template <int ROWS, int SUMS>
-__device__ __forceinline__ void wait_for_sums(float (&sums)[ROWS][SUMS]) {
+template <class Sum, int ROWS, int SUMS>
+__device__ __forceinline__ void wait_for_sums(Sum (&sums)[ROWS][SUMS]) {
     wgmma_wait_group<0>();
 #pragma unroll
     for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);

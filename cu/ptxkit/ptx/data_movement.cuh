@@ -279,6 +279,18 @@ __device__ __forceinline__ unsigned ld_shared_u32(unsigned address) {
     return value;
 }
 
+__device__ __forceinline__ void st_shared(unsigned address, unsigned short value) {
+    asm volatile("st.shared.b16 [%0], %1;" :: "r"(address), "h"(value) : "memory");
+}
+
+__device__ __forceinline__ void st_shared(unsigned address, unsigned value) {
+    asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void st_shared(unsigned address, uint2 value) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(address), "r"(value.x), "r"(value.y) : "memory");
+}
+
 __device__ __forceinline__ void st_shared(unsigned address, uint4 value) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                  :: "r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");

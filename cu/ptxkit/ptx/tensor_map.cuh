@@ -116,6 +116,19 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 #endif
 }
 
+__device__ __forceinline__ void cp_async_bulk_tensor_3d_shared_global_multicast(
+    unsigned to, const TensorMap& map, int x, int y, int z, unsigned barrier, unsigned short ctas) {
+#if PTXKIT_SM >= 90
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(ctas)
+        : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async.bulk.tensor.multicast", "sm_90");
+#endif
+}
+
 // Copies a box to shared memory of the executing CTA, with the complete-tx on the mbarrier at the CTA-relative offset
 // of `barrier` in the CTA of even rank of its CTA pair (cta_group::2). Bit 24 of a shared::cluster address is the
 // lowest bit of the CTA's rank. Target: sm_100f or sm_110f, or another one of these families.

@@ -56,6 +56,11 @@ __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int N>
+__device__ __forceinline__ void warpgroup_fence_operand(int (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
 
 // The matrix descriptor of a K-major tile in shared memory with the 128-byte swizzle: contiguous rows of 64 elements of
 // 16 bits (128 bytes). `address` is the shared address of the first row, a multiple of 1024, plus 32 bytes for each 16

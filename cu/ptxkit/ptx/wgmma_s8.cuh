@@ -8,13 +8,6 @@
 
 namespace ptxkit {
 
-// warpgroup_fence_operand of wgmma.cuh for integer sums.
-template <int N>
-__device__ __forceinline__ void warpgroup_fence_operand(int (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
-}
-
 // d = a * b^T, or d += a * b^T with `accumulate`, where a is 64 x 32, b is N x 32 and d is 64 x N.
 
 __device__ __forceinline__ void wgmma_mma_async_m64n8k32_s32_s8_s8(

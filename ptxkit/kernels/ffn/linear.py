@@ -178,6 +178,8 @@ def mma_launch(kernel: str, w: Any, t: Tile, args: tuple[object, ...]) -> Launch
 
 def usable_wgmma(w: Any, t: Tile, beside: int = 0) -> bool | str:
     """The constraint of a product by wgmma, with shared memory ``beside`` that of the product."""
+    if beside and t.CONSUMERS > 2:
+        return f"{t.CONSUMERS} consumers leave too few registers for the warps that observe the rows"
     return matmul_wgmma.can_run(w, t, simple=False, beside=beside)
 
 

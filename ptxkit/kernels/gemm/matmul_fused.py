@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import wgmma_tiles
-from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma, Operands
+from ptxkit.kernels.gemm import matmul_wgmma, steps, stream_k, wgmma_tiles
+from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, MatmulWgmma, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
-from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import Sums
 
 REQUIRES = ("sm_90a",)
-ROW_BYTES = 128  # of a row of a tile in shared memory
-STAGED_BYTES = 8 * 72 * 4  # of a consumer warp: cu/ptxkit/gemm/staged_rows.cuh
-MOST_SUMS = 128  # of a thread
 PART_THREADS = 256
 NULL = np.uint64(0)
 LARGEST_S8 = 127
@@ -44,57 +41,76 @@ AMPLIFIED = {"none": 1.0, "relu": 2.0, "gelu": 2.5, "silu": 4.0, "silu_mul": 8.0
 """The error of a sum after the activation, in units of the error before it and of the typical magnitudes: activations halve the
 mean magnitude and have slopes of up to 1.13; a gate is multiplied by a factor of several standard deviations."""
 
-TILE = {
-    "BM": [128, 64, 256],  # rows and columns of c in a tile
-    "BN": [256, 128, 64],
-    "CONSUMERS": [2, 1],  # warpgroups that multiply
-    "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
-    "GROUP": [16, 4, 8, 32, 1],  # rows of tiles in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
-    "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
-}
-
-
-@dataclass(frozen=True)
-class FusedTile(TemplateStruct):
-    """``FusedTile`` of the kernel."""
-
-    BM: int
-    BN: int
-    CONSUMERS: int
-    STAGES: int
-    GROUP: int
-    REGISTERS: int
+TILE = matmul_wgmma.TILE
+FACTORS = {"fused": 1.05, "stream_k": 1.05}
+"""Ratios of measured and predicted times where both variants were measured."""
 
 
 def usable(w: MatmulFused, t: Tile) -> bool | str:
-    """The constraint of both variants' product."""
-    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > MOST_SUMS:
-        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {MOST_SUMS}"
-    if t.BM % (64 * t.CONSUMERS):
-        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
-    if t.REGISTERS and t.CONSUMERS == 1:
-        return "one consumer has enough registers without setmaxnreg"
-    limit = w.device.target.limits.shared_bytes_per_cta
-    if (needed := shared_bytes(t) + 16 * t.STAGES) > limit:
-        return f"needs {needed} bytes of shared memory, more than {limit}"
-    return True
+    """The constraint of ``fused``."""
+    return storable(w, w.stored_tile(t, "c"), w.output_kind, w.activation == "silu_mul")
 
 
-def shared_bytes(t: Tile) -> int:
-    """Dynamic shared memory of a CTA: the ring, and the rows of sums of consumer warps."""
-    return int(t.STAGES * (t.BM + t.BN) * ROW_BYTES + 4 * t.CONSUMERS * STAGED_BYTES)
+def usable_unfused(w: MatmulFused, t: Tile) -> bool | str:
+    """The constraint of ``unfused``, whose product may have f32 or s32 sums as its result."""
+    c, kind = w.unfused_result
+    return storable(w, w.stored_tile(t, c), kind, pairs=False)
 
 
-def preferred(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
-    """The tiles of step 8 of matmul_wgmma without clusters, for a product of 16-bit elements with as many steps along k.
+def storable(w: MatmulFused, t: Tile, kind: str, pairs: bool) -> bool | str:
+    """Whether the product can have this tile, with its store, if it stores elements of type ``kind``.
+
+    Args:
+        pairs: two sums make one element.
+    """
+    element, columns = dtype_of(kind).itemsize, 2 if pairs else 1
+    row_bytes = matmul_wgmma.box_row_bytes(t, element, columns)
+    width = row_bytes // element * columns if t.STORE == BY_TMA else 64
+    if t.BN % width:
+        return f"a tile of BN={t.BN} columns has no whole boxes of {width}, which the epilogue stores"
+    allowed = matmul_wgmma.whole_boxes(w, t)
+    return matmul_wgmma.can_run(w, t, simple=False, box_columns=width) if allowed is True else allowed
+
+
+def alike(w: MatmulFused) -> MatmulWgmma:
+    """One product of 16-bit elements with as many tiles and steps along k, for the model of the tiles.
 
     An instruction multiplies 32 bytes of a row in the same time, whatever the type is.
     """
-    depth = max(1, w.k * w.itemsize // 2)
-    alike = MatmulWgmma(m=w.batch * w.m, n=w.n, k=depth).on(w.device)
-    for t in wgmma_tiles.preferred(alike):
-        if t["CLUSTER_M"] * t["CLUSTER_N"] == 1 and t["BN"] in TILE["BN"]:
-            yield {name: t[name] for name in TILE}
+    rows = w.m if w.batch == 1 else w.batch * cdiv(w.m, 64) * 64
+    return MatmulWgmma(m=rows, n=w.n, k=max(1, w.k * w.itemsize // 2), layout=w.layout).on(w.device)
+
+
+def preferred(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 8 of matmul_wgmma."""
+    yield from wgmma_tiles.preferred(alike(w))
+
+
+def usable_shares(w: MatmulFused, t: Tile) -> bool | str:
+    """The constraint of ``stream_k``."""
+    return stream_k.usable(w, t, w.itemsize, w.batch)
+
+
+def preferred_shares(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 13 of matmul_wgmma."""
+    yield from stream_k.preferred(w, w.itemsize, w.batch)
+
+
+@lru_cache(maxsize=1024)
+def times(w: MatmulFused) -> dict[str, float]:
+    """Variant -> predicted microseconds of its preferred tile."""
+    like = alike(w)
+    few = steps.FEW_FACTOR if w.m <= steps.FEW else 1.0
+    whole = min(wgmma_tiles.predicted_us(like, t) for t in wgmma_tiles.candidates(like))
+    shared = stream_k.predicted_us(w, next(iter(preferred_shares(w))), w.itemsize, w.batch)
+    return {"fused": whole * few * FACTORS["fused"], "stream_k": shared * FACTORS["stream_k"]}
+
+
+def slower(w: MatmulFused, name: str) -> str | None:
+    """Why the other variant is predicted to be faster."""
+    found = times(w)
+    fastest = min(found, key=lambda other: found[other])
+    return None if fastest == name else f"predicted to take {found[name]:.3g} us, and {fastest} {found[fastest]:.3g} us"
 
 
 class MatmulFused(HasLayout, Workload):
@@ -291,10 +307,13 @@ class MatmulFused(HasLayout, Workload):
         return {"c": c, "largest": (1, "f32")} if self.amax else {"c": c}
 
     def temporaries(self) -> Mapping[str, Any]:
+        elements = stream_k.partials(self, self.itemsize, self.batch)
+        partials = {"partials": ((elements,), self.sums_kind)} if elements else {}
         if not self._launched_parts:
-            return {}
+            return partials
         sums = ((self.batch, self.m, self.n), self.sums_kind)
-        return {"sums": sums, "values": (sums[0], "f32"), "products": ((self.batch, self.m, self.width), "f32")}
+        products = ((self.batch, self.m, self.width), "f32")
+        return {"sums": sums, "values": (sums[0], "f32"), "products": products, **partials}
 
     def work(self) -> Work:
         """The flops of products and epilogue; each array is read or written once."""
@@ -329,24 +348,48 @@ class MatmulFused(HasLayout, Workload):
         """The arguments of an epilogue with these parts."""
         return tuple(name if name in there else NULL for name in PARTS)
 
+    @property
+    def operands(self) -> Operands:
+        """The layouts of a and b, of tensor maps with a dimension for the product."""
+        return replace(Operands.of(self), BATCHED=1)
+
+    @property
+    def unfused_result(self) -> tuple[str, str]:
+        """Name and element type of what the product of the unfused variant stores."""
+        return ("sums", self.sums_kind) if self._launched_parts else ("c", self.output_kind)
+
+    def pitch_of(self, c: str) -> int:
+        """Elements from one row of a result of the product to the next."""
+        return self.pitches[2] if c == "c" else self.n
+
+    def stored_tile(self, t: Tile, c: str) -> Tile:
+        """The tile with its store: by TMA where rows of the result are multiples of 16 bytes."""
+        kind = self.output_kind if c == "c" else self.sums_kind
+        aligned = self.pitch_of(c) * dtype_of(kind).itemsize % 16 == 0
+        return Tile({**t, "STORE": BY_TMA if aligned else STAGED})
+
     def product(self, t: Tile, c: str, kind: str, parts: tuple[str, ...], function: str) -> Launch:
         """A launch of ``matmul_fused`` that stores elements of type ``kind`` in c."""
-        operands = Operands.of(self)
-        of_c = (self.pitches[2], self.m * self.pitches[2]) if c == "c" else (self.n, self.m * self.n)
+        t, operands = self.stored_tile(t, c), self.operands
+        pitch, pairs = self.pitch_of(c), function == "silu_mul"
+        cluster = t.CLUSTER_M * t.CLUSTER_N
+        across = cdiv(self.m, t.BM * t.CLUSTER_M) * cdiv(self.n, t.BN * t.CLUSTER_N)
         return Launch(
             "matmul_fused",
-            min(self.batch * cdiv(self.m, t.BM) * cdiv(self.n, t.BN), self.device.sms),
+            cluster * min(self.batch * across, max(1, self.device.sms // cluster)),
             128 * (t.CONSUMERS + 1),
             (
-                self.map("a", 0, operands.A_MAJOR, t.BM),
-                self.map("b", 1, operands.B_MAJOR, t.BN),
+                self.map("a", 0, operands.A_MAJOR, t.BM // t.CLUSTER_N),
+                self.map("b", 1, operands.B_MAJOR, t.BN // t.CLUSTER_M),
+                self.result_map(t, c, kind, pairs),
                 c,
                 *self.pointers(*parts),
-                *(self.m, self.n, self.k, self.batch, *of_c),
+                *(self.m, self.n, self.k, self.batch, pitch, self.m * pitch),
             ),
-            shared=shared_bytes(t),
+            shared=matmul_wgmma.shared_bytes(t),
+            cluster=cluster if cluster > 1 else None,
             template=(
-                FusedTile(**t),
+                WgmmaTile(**t),
                 TYPES[self.kind],
                 TYPES[kind],
                 operands,
@@ -354,6 +397,51 @@ class MatmulFused(HasLayout, Workload):
                 ACTIVATIONS[function],
             ),
         )
+
+    def result_map(self, t: Tile, c: str, kind: str, pairs: bool) -> TensorMap:
+        """The tensor map of the result, or, where TMA does not store it, one that is not used."""
+        if t.STORE != BY_TMA:
+            return TensorMap("a", box=(16,), shape=(16,))
+        size, pitch = dtype_of(kind).itemsize, self.pitch_of(c)
+        row_bytes = matmul_wgmma.box_row_bytes(t, size, 2 if pairs else 1)
+        return TensorMap(
+            c,
+            box=(1, 16, row_bytes // size),
+            swizzle=f"{row_bytes}B",
+            shape=(self.batch, self.m, self.width if c == "c" else self.n),
+            strides=(self.m * pitch * size, pitch * size, size),
+        )
+
+    def shared_products(self, t: Tile) -> list[Launch]:
+        """Launches of ``matmul_fused_stream_k``, and of the sums of divided tiles, where there are any."""
+        operands, shares = self.operands, stream_k.Shares.of(self, t, self.itemsize, self.batch)
+        tile, ring, pitch = stream_k.StreamKTile.of(t), stream_k.stages(self, t), self.pitches[2]
+        output = ("c", *self.pointers(*self.parts), self.m, self.n, pitch, self.m * pitch)
+        of_shares = (*shares.arguments, shares.of_product)
+        epilogue = (sum(PARTS[name] for name in self.parts), ACTIVATIONS[self.activation])
+        multiply = Launch(
+            "matmul_fused_stream_k",
+            shares.clusters * shares.sharing,
+            stream_k.threads(t) + 32,
+            (
+                self.map("a", 0, operands.A_MAJOR, shares.rows),
+                self.map("b", 1, operands.B_MAJOR, t.COLUMNS),
+                *(*output, "partials" if shares.shares else NULL, *of_shares, ring),
+            ),
+            shared=ring * stream_k.stage_bytes(t),
+            cluster=t.SHARING if t.SHARING > 1 else None,
+            template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
+        )
+        if not shares.shares:
+            return [multiply]
+        add = Launch(
+            "matmul_fused_sum_shares",
+            (stream_k.vectors(t) // stream_k.SHARE_THREADS, (shares.shares - 1) * shares.sharing),
+            stream_k.SHARE_THREADS,
+            ("partials", *output, *of_shares),
+            template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
+        )
+        return [multiply, add]
 
     def map(self, name: str, index: int, mn_major: int, rows: int) -> TensorMap:
         """The tensor map of a or b, for copies of ``rows`` rows of a tile, or of blocks of 64 rows of an MN-major one."""
@@ -399,14 +487,24 @@ class MatmulFused(HasLayout, Workload):
             )
             source, kind, width = to, "f32", out
 
-    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
+    @variant(requires=REQUIRES, tile=TILE, constraint=usable_unfused, prefer=preferred)
     def unfused(self, t: Tile) -> list[Launch]:
         """The product, and a launch for each part of the epilogue, with intermediate results in f32."""
-        if not self._launched_parts:
-            return [self.product(t, "c", self.output_kind, (), "none")]
-        return [self.product(t, "sums", self.sums_kind, (), "none"), *self.parts_of_epilogue()]
+        product = self.product(t, *self.unfused_result, (), "none")
+        return [product, *self.parts_of_epilogue()] if self._launched_parts else [product]
 
-    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
+    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred, slower=lambda w: slower(w, "fused"))
     def fused(self, t: Tile) -> list[Launch]:
         """One launch: the epilogue is applied to the sums before they are stored."""
         return [self.product(t, "c", self.output_kind, self.parts, self.activation)]
+
+    @variant(
+        requires=REQUIRES,
+        tile=stream_k.SPACE,
+        constraint=usable_shares,
+        prefer=preferred_shares,
+        slower=lambda w: slower(w, "stream_k"),
+    )
+    def stream_k(self, t: Tile) -> list[Launch]:
+        """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
+        return self.shared_products(t)

@@ -15,18 +15,21 @@ from ptxkit.kernels.gemm.product import HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile, and rows of a column-major operand in a box
-BOX_BYTES = 16 * 64 * 2  # the part of c that a consumer warp stores at a time
+ROW_BYTES = 128  # of a row of a tile in shared memory
+BOX_BYTES = 16 * ROW_BYTES  # the part of c that a consumer warp stores at a time
+STAGED_BYTES = 8 * 72 * 4  # of a consumer warp that stores row by row: cu/ptxkit/gemm/staged_rows.cuh
+FROM_REGISTERS, BY_TMA, STAGED = 0, 1, 2  # ``Store`` of cu/ptxkit/gemm/wgmma_sums.cuh
 REQUIRES = ("sm_90a",)
 
 TILE = {
-    "BM": [128, 64, 256],  # rows and columns of c in a tile
-    "BN": [256, 128, 64, 192],
-    "CONSUMERS": [2, 1],  # warpgroups that multiply
+    "BM": [128, 64, 256, 192],  # rows and columns of c in a tile
+    "BN": [256, 128, 64, 192, 224, 160, 96],
+    "CONSUMERS": [2, 1, 3],  # warpgroups that multiply
     "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
     "CLUSTER_M": [1, 2, 4],  # CTAs that share a tile of b
     "CLUSTER_N": [1, 2],  # CTAs that share a tile of a
     "GROUP": [16, 4, 8, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
-    "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+    "REGISTERS": [240, 0, 160],  # registers of a consumer thread; 0: the same as of a producer thread
     "BOXES": [2, 4, 1],  # boxes of c that a warp may have in flight
 }
 STEP_3 = Tile(
@@ -63,10 +66,16 @@ class WgmmaTile(TemplateStruct):
 
 @dataclass(frozen=True)
 class Operands(TemplateStruct):
-    """``Operands`` of cu/ptxkit/gemm/wgmma_product.cuh: for each operand whether it is column-major, ``MN_MAJOR``."""
+    """``Operands`` of cu/ptxkit/gemm/wgmma_product.cuh.
+
+    Attributes:
+        A_MAJOR, B_MAJOR: for each operand whether it is column-major, ``MN_MAJOR``.
+        BATCHED: whether tensor maps have the product of a batch as their first dimension.
+    """
 
     A_MAJOR: int
     B_MAJOR: int
+    BATCHED: int = 0
 
     @classmethod
     def of(cls, w: HasLayout) -> Operands:
@@ -101,8 +110,23 @@ STEP_7 = but(STEP_6, REGISTERS=240)
 
 def shared_bytes(t: Tile) -> int:
     """Dynamic shared memory of a CTA: ``WgmmaLayout`` of the kernel."""
-    boxes = 4 * t.CONSUMERS * t.BOXES * BOX_BYTES if t.STORE else 0
-    return int(t.STAGES * (t.BM + t.BN) * BK * 2 + boxes + 16 * t.STAGES)
+    of_warp = {FROM_REGISTERS: 0, BY_TMA: t.BOXES * BOX_BYTES, STAGED: STAGED_BYTES}[t.STORE]
+    return int(t.STAGES * ((t.BM + t.BN) * ROW_BYTES + 16) + 4 * t.CONSUMERS * of_warp)
+
+
+def box_row_bytes(t: Mapping[str, int], element: int = 2, columns: int = 1) -> int:
+    """Bytes of a row of the boxes by which a tile of c is stored: ``box_row_bytes`` of cu/ptxkit/gemm/tma_boxes.cuh.
+
+    Args:
+        element: bytes of an element of c. columns: of the sums that make one element.
+    """
+    return ROW_BYTES if t["BN"] // columns * element % ROW_BYTES == 0 else ROW_BYTES // 2
+
+
+def stored_box(t: Mapping[str, int]) -> dict[str, Any]:
+    """The arguments of the tensor map of c, of 16-bit elements."""
+    row_bytes = box_row_bytes(t)
+    return {"box": (16, row_bytes // 2), "swizzle": f"{row_bytes}B"}
 
 
 def product_launch(
@@ -140,7 +164,7 @@ def product_launch(
         128 * (t.CONSUMERS + 1),
         (
             *operands.boxes(a, b, t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),
-            TensorMap(c, box=(16, 64), swizzle="128B"),
+            TensorMap(c, **stored_box(t)),
             *args,
         ),
         shared=shared_bytes(t) + beside,
@@ -195,34 +219,48 @@ def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile
     return both
 
 
-def usable(w: MatmulWgmma, t: Tile) -> bool | str:
-    """The constraint of step 8."""
+def whole_boxes(w: HasLayout, t: Tile) -> bool | str:
+    """Whether CTAs of a cluster copy whole boxes of 64 rows of column-major operands."""
     of = Operands.of(w)
     for name, column_major, rows, sharing in (
         ("a", of.A_MAJOR, t.BM, t.CLUSTER_N),
         ("b", of.B_MAJOR, t.BN, t.CLUSTER_M),
     ):
         if column_major and rows // sharing % 64:
-            return f"each of {sharing} CTAs copies {rows // sharing} rows of {name}, whose boxes have 64 in layout {w.layout}"
+            return f"each of {sharing} CTAs copies {rows // sharing} rows of {name}, whose boxes have 64 in this layout"
+    return True
+
+
+def usable(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of step 8."""
+    allowed = whole_boxes(w, t)
+    if allowed is not True:
+        return allowed
     return can_run(w, t, simple=not w.beta and w.epilogue == "none")
 
 
-def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns: int = 64) -> bool | str:
+def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns: int = 0) -> bool | str:
     """Whether a tile has enough registers and shared memory, or why not.
 
     Args:
         t: a tile of step 8; parameters that it omits are those of step 8.
         simple: the epilogue reads no arrays, and therefore needs few registers.
         beside: bytes of shared memory beside those of the product.
-        box_columns: columns of the tile that one box of the result takes.
+        box_columns: columns of the tile that one box of the result takes; 0 for those of 16-bit elements.
     """
-    most = 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
+    most = 96 if t.CONSUMERS == 3 else 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
+    box_columns = box_columns or box_row_bytes(t) // 2
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
         return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
     if t.BM % (64 * t.CONSUMERS):
         return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
     if t.REGISTERS and t.CONSUMERS == 1:
         return "one consumer has enough registers without setmaxnreg"
+    if t.REGISTERS and (t.REGISTERS == 160) != (t.CONSUMERS == 3):
+        return f"{t.CONSUMERS} consumers have REGISTERS={160 if t.CONSUMERS == 3 else 240}, or 0"
+    for rows, sharing, name in ((t.BM, full(t).CLUSTER_N, "a"), (t.BN, full(t).CLUSTER_M, "b")):
+        if rows % (8 * sharing):
+            return f"{rows} rows of {name} are no multiples of the 8 rows of a swizzle pattern for each of {sharing} CTAs"
     boxes = t.BM // t.CONSUMERS // 64 * (t.BN // box_columns)
     if boxes % min(t.BOXES, boxes):
         return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
@@ -257,7 +295,7 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
         128 * (t.CONSUMERS + 1),
         (
             *operands.boxes("a", "b", t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),
-            TensorMap("c", box=(16, 64), swizzle="128B"),
+            TensorMap("c", **stored_box(t)),
             *("partials", w.m, w.n, w.k, t.PARTS),
         ),
         shared=shared_bytes(parts),

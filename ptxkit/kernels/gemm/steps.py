@@ -23,7 +23,7 @@ FEW_FACTOR = 1.15  # steps 8 and 10 take longer than their model says, because f
 def times(w: Matmul) -> dict[int, float]:
     """Step -> predicted microseconds, of the steps from 8 on that may be the fastest."""
     few = FEW_FACTOR if w.m <= FEW else 1.0
-    whole = min(wgmma_tiles.predicted_us(w, t) for t in wgmma_tiles.candidates())
+    whole = min(wgmma_tiles.predicted_us(w, t) for t in wgmma_tiles.candidates(w))
     shared = min(stream_k.predicted_us(w, t) for t in stream_k.candidates(w) if stream_k.usable(w, t) is True)
     if unaligned.needed(w):
         step = 12 if unaligned.copies(w) else 11

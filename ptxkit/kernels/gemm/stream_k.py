@@ -90,7 +90,7 @@ class Shares:
     Attributes:
         down: groups of tiles down the rows of a. groups: all. steps: of k of a tile. whole: groups that each cluster computes.
         shares: clusters with a share of the remaining groups, all or 0. sharing: CTAs of a cluster, and tiles of a group.
-        rows: of a that each CTA loads for its cluster. clusters: of the launch.
+        rows: of a that each CTA loads for its cluster. clusters: of the launch. of_product: groups of a product of a batch.
     """
 
     down: int
@@ -101,19 +101,22 @@ class Shares:
     sharing: int
     rows: int
     clusters: int
+    of_product: int
 
     @classmethod
-    def of(cls, w: Product, t: Mapping[str, int], itemsize: int = 2) -> Shares:
-        """The shares of a product of elements of ``itemsize`` bytes."""
+    def of(cls, w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> Shares:
+        """The shares of ``batch`` products of elements of ``itemsize`` bytes."""
         down, steps, sharing = cdiv(w.m, height(t)), cdiv(w.k * itemsize, ROW_BYTES), t["SHARING"]
-        groups = down * cdiv(w.n, t["COLUMNS"] * sharing)
+        of_product = down * cdiv(w.n, t["COLUMNS"] * sharing)
+        groups = of_product * batch
         rows = loaded_rows(w, t) // sharing
         resident = max(1, (cluster_ctas(w.device, sharing) if sharing > 1 else w.device.sms) // sharing) * t["CTAS_PER_SM"]
         clusters = min(resident, groups * steps)
         if t["DIVIDED"] and groups % clusters:
-            return cls(down, groups, steps, max(0, groups // clusters - 1), clusters, sharing, rows, clusters)
+            whole = max(0, groups // clusters - 1)
+            return cls(down, groups, steps, whole, clusters, sharing, rows, clusters, of_product)
         clusters = min(resident, groups)
-        return cls(down, groups, steps, cdiv(groups, clusters), 0, sharing, rows, clusters)
+        return cls(down, groups, steps, cdiv(groups, clusters), 0, sharing, rows, clusters, of_product)
 
     @property
     def arguments(self) -> tuple[int, ...]:
@@ -132,7 +135,7 @@ def partial_bytes(t: Mapping[str, int], shares: Shares) -> int:
     return 2 * shares.shares * shares.sharing * vectors(t) * 16
 
 
-def usable(w: Product, t: Mapping[str, int]) -> bool | str:
+def usable(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> bool | str:
     """The constraint of the variants with this kernel."""
     rows = height(t)
     if rows > MOST_ROWS:
@@ -148,12 +151,12 @@ def usable(w: Product, t: Mapping[str, int]) -> bool | str:
         return f"{sums} sums need more than the {room} registers that a thread of {t['CTAS_PER_SM']} CTAs on an SM can have"
     if (found := stages(w, t)) < MIN_STAGES:
         return f"the shared memory of {t['CTAS_PER_SM']} CTAs has room for {max(0, found)} stages of {stage_bytes(t)} bytes"
-    if t["DIVIDED"] and not Shares.of(w, t).shares:
+    if t["DIVIDED"] and not Shares.of(w, t, itemsize, batch).shares:
         return "no group of tiles remains to be divided"
     return True
 
 
-def candidates(w: Product) -> Iterator[dict[str, int]]:
+def candidates(w: Product, batch: int = 1) -> Iterator[dict[str, int]]:
     """The tiles to consider: the numbers of columns for which whole waves of tiles are the fullest, and large ones."""
     sizes = sorted(size for size in COLUMNS if w.b_layout == "column" or size % 64 == 0)
     for consumers in SPACE["CONSUMERS"]:
@@ -161,7 +164,7 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
             tall = 64 * consumers * rows
             if tall > MOST_ROWS or (tall > 64 and tall - 64 >= w.m):
                 continue
-            down = cdiv(w.m, tall)
+            down = cdiv(w.m, tall) * batch
             for sharing in SPACE["SHARING"]:
                 for ctas in SPACE["CTAS_PER_SM"]:
                     slots = w.device.sms * ctas
@@ -181,9 +184,9 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
                             }
 
 
-def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2) -> float:
-    """The time by the model, of elements of ``itemsize`` bytes."""
-    shares, sms = Shares.of(w, t, itemsize), w.device.sms
+def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> float:
+    """The time by the model, of ``batch`` products of elements of ``itemsize`` bytes."""
+    shares, sms = Shares.of(w, t, itemsize, batch), w.device.sms
     ctas = shares.clusters * shares.sharing
     on_sm, rows = cdiv(ctas, sms), loaded_rows(w, t)
     work = StreamWork(
@@ -204,13 +207,13 @@ def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2) -> float:
     return stream_model.predicted_us(entry.stream_k, work, sms / entry.sms)
 
 
-def preferred(w: Product, itemsize: int = 2) -> Iterator[Mapping[str, Any]]:
+def preferred(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[Mapping[str, Any]]:
     """The candidates that can be used, the one with the shortest predicted time first."""
-    usable_ones = (t for t in candidates(w) if usable(w, t) is True)
-    yield from sorted(usable_ones, key=lambda t: predicted_us(w, t, itemsize))
+    usable_ones = (t for t in candidates(w, batch) if usable(w, t, itemsize, batch) is True)
+    yield from sorted(usable_ones, key=lambda t: predicted_us(w, t, itemsize, batch))
 
 
-def partials(w: Product, itemsize: int = 2) -> int:
+def partials(w: Product, itemsize: int = 2, batch: int = 1) -> int:
     """The most elements of partial sums that a candidate has."""
-    divided = (t for t in candidates(w) if t["DIVIDED"] and usable(w, t) is True)
-    return max((partial_bytes(t, Shares.of(w, t, itemsize)) // 4 for t in divided), default=0)
+    divided = (t for t in candidates(w, batch) if t["DIVIDED"] and usable(w, t, itemsize, batch) is True)
+    return max((partial_bytes(t, Shares.of(w, t, itemsize, batch)) // 4 for t in divided), default=0)

@@ -44,7 +44,7 @@ PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # parts of k
 
 def shape(rows: int, cols: int, consumers: int, stages: int, boxes: int = 2) -> dict[str, int]:
     """A tile of step 8; parameters that it omits have their default."""
-    registers = {"REGISTERS": 240 if consumers == 2 else 0}
+    registers = {"REGISTERS": {1: 0, 2: 240, 3: 160}[consumers]}
     return {"BM": rows, "BN": cols, "CONSUMERS": consumers, "STAGES": stages, "BOXES": boxes, **registers}
 
 
@@ -52,6 +52,10 @@ SHAPES = (
     shape(128, 256, 2, 4),
     shape(256, 128, 2, 4),
     shape(128, 192, 2, 5, boxes=1),
+    shape(128, 224, 2, 4, boxes=1),
+    shape(128, 160, 2, 5, boxes=1),
+    shape(192, 192, 3, 4, boxes=1),
+    shape(192, 128, 3, 5, boxes=1),
     shape(128, 128, 1, 6),
     shape(64, 256, 1, 5),
     shape(64, 128, 1, 8),
@@ -61,12 +65,15 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MOST_WAVES = 2  # of CTAs with a part of k
 
 
-def candidates() -> Iterator[dict[str, int]]:
-    """The tiles to consider."""
+def candidates(w: Product) -> Iterator[dict[str, int]]:
+    """The tiles to consider: of column-major operands those of whole boxes for each CTA."""
+    whole_a = 64 if w.a_layout == "column" else 8
+    whole_b = 64 if w.b_layout == "row" else 8
     for tile in SHAPES:
         for down, across in CLUSTERS if tile["CONSUMERS"] == 2 else CLUSTERS[:1]:
-            clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
-            yield {**tile, **clusters}
+            if tile["BM"] % (whole_a * across) == 0 and tile["BN"] % (whole_b * down) == 0:
+                clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
+                yield {**tile, **clusters}
 
 
 def tiles(w: Product, t: Mapping[str, int]) -> int:
@@ -98,13 +105,13 @@ def predicted_us(w: Product, t: Mapping[str, int], parts: int = 1) -> float:
 
 def preferred(w: Product) -> Iterator[Mapping[str, Any]]:
     """All candidates, the one with the shortest predicted time first."""
-    yield from sorted(candidates(), key=lambda t: predicted_us(w, t))
+    yield from sorted(candidates(w), key=lambda t: predicted_us(w, t))
 
 
 def split_candidates(w: Product) -> Iterator[dict[str, int]]:
     """Tiles with numbers of parts, for products with fewer tiles than there are SMs."""
     steps = cdiv(w.k, BK)
-    for tile in candidates():
+    for tile in candidates(w):
         of_c = tiles(w, tile)
         for parts in PARTS:
             if of_c < w.device.sms and of_c * parts <= MOST_WAVES * w.device.sms and parts <= steps:
