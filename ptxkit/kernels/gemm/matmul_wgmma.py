@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -321,7 +321,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     if copies:
         a, b = (unaligned.map_of(w, name, made, copies) for name, made in zip("ab", boxes, strict=True))
         boxes = a, b
-    copied = [replace(unaligned.copy(w, name, shape), source=unaligned.SOURCE) for name, shape in copies.items()]
+    copied = unaligned.copying(w, copies)
     c, bias, m, n, _, alpha, beta = w.scalars
     output = (c, bias, m, n, alpha, beta)
     tile, pairs = stream_k.StreamKTile.of(t), int(w.n % 2 == 0)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ptxkit import Launch, TensorMap, Tile, cdiv
 from ptxkit.kernels.gemm import wgmma_tiles
 from ptxkit.kernels.template import TemplateStruct
@@ -127,7 +129,7 @@ def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launc
         shared=shared_bytes(t),
         template=(UnalignedTile(**t), f"ptxkit::{w.kind}", operands, producers, w.epilogue_bits),
     )
-    return [*(copy(w, name, shape) for name, shape in of_copies.items()), product]
+    return [*copying(w, of_copies), product]
 
 
 def map_of(w: Matmul, name: str, made: TensorMap, of_copies: Mapping[str, tuple[int, int]]) -> TensorMap:
@@ -138,15 +140,22 @@ def map_of(w: Matmul, name: str, made: TensorMap, of_copies: Mapping[str, tuple[
     return replace(made, array=f"{name}_aligned" if copied else name, shape=stored, strides=(columns * SIZE, SIZE))
 
 
-def copy(w: Matmul, name: str, shape: tuple[int, int]) -> Launch:
-    """A launch of ``align_rows``."""
-    rows, columns = shape
-    vectors = columns * SIZE // ALIGNMENT
-    length = pitches(w)[name]
-    return Launch(
-        "align_rows",
-        cdiv(rows * vectors, COPY_THREADS),
-        COPY_THREADS,
-        (name, f"{name}_aligned", rows, length, length, vectors),
-        template=(f"ptxkit::{w.kind}",),
-    )
+def copying(w: Matmul, of_copies: Mapping[str, tuple[int, int]]) -> list[Launch]:
+    """The launch of ``align_rows`` for one or both operands; none without copies."""
+    if not of_copies:
+        return []
+    arguments: list[object] = []
+    ctas = 0
+    for name, (rows, columns) in of_copies.items():
+        vectors, length = columns * SIZE // ALIGNMENT, pitches(w)[name]
+        arguments += [ctas] if arguments else []
+        arguments += [name, f"{name}_aligned", rows, stored_columns(w)[name], length, vectors]
+        ctas += cdiv(rows * vectors, COPY_THREADS)
+    if len(of_copies) == 1:
+        arguments += [ctas, *[np.uint64(0)] * 2, *[0] * 4]
+    return [Launch("align_rows", ctas, COPY_THREADS, tuple(arguments), template=(f"ptxkit::{w.kind}",), source=SOURCE)]
+
+
+def stored_columns(w: Matmul) -> dict[str, int]:
+    """Elements of a row of a and b in memory."""
+    return {name: columns for name, (_, columns) in zip("ab", w.stored(w.m, w.n, w.k), strict=True)}

@@ -70,7 +70,7 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
     whole_a = 64 if w.a_layout == "column" else 8
     whole_b = 64 if w.b_layout == "row" else 8
     for tile in SHAPES:
-        for down, across in CLUSTERS if tile["CONSUMERS"] == 2 else CLUSTERS[:1]:
+        for down, across in CLUSTERS if tile["CONSUMERS"] > 1 else CLUSTERS[:1]:
             if tile["BM"] % (whole_a * across) == 0 and tile["BN"] % (whole_b * down) == 0:
                 clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
                 yield {**tile, **clusters}
