@@ -12,8 +12,10 @@ limits of the device, so that an entry of another GPU may cost time but never ma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -157,48 +159,44 @@ class StreamRates:
     """Coefficients of the model in :mod:`ptxkit.kernels.gemm.stream_model`, fitted to times: some have no meaning alone.
 
     Attributes:
-        memory_gbs: what all SMs read from device memory. sm_gbs: what the shared memory of an SM receives.
-        l2_gbs: what L2 delivers to all SMs. latency_us: from the request to the arrival of a stage.
-        column_us: a wgmma of 64 rows, one column and 128 bytes along k. least_columns: fewer take as long as this many.
+        memory_gbs: what all SMs read from device memory. shared_gbs: what the shared memory of an SM receives and delivers.
+        reads: the share of the bytes that wgmma reads in it. l2_gbs: what L2 delivers to all SMs.
+        latency_us: from the request to the arrival of a stage. column_us: a wgmma of 64 rows, one column and 128 bytes along k.
         split_line: how many times as long L2 takes for rows that are no multiples of a cache line. order: of the norm.
-        launch_us: of the launch. wave_us: of another wave of CTAs. end_us: of a tile, for each sum.
+        launch_us: of the launch. cluster_us: of clusters. wave_us: of another wave of CTAs. end_us: of a tile, for each sum.
+        scattered_us: more for each sum that is stored alone.
         exchange_us: of a sum that is sent to another CTA of the cluster.
         second_us: of a second launch. partial_gbs: sums that are stored for it and added by it.
+        factor: measured over predicted time where kernels with different coefficients were compared with each other.
     """
 
     memory_gbs: float
-    sm_gbs: float
+    shared_gbs: float
+    reads: float
     l2_gbs: float
     latency_us: float
     column_us: float
-    least_columns: float
     split_line: float
     order: float
     launch_us: float
+    cluster_us: float
     wave_us: float
     end_us: float
+    scattered_us: float
     exchange_us: float
     second_us: float
     partial_gbs: float
+    factor: float = 1.0
 
 
-@dataclass(frozen=True)
-class ProductRates:
-    """Coefficients of the model in :mod:`ptxkit.kernels.gemm.wgmma_tiles`.
+PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"
+"""The coefficients of :class:`StreamRates`, which ``scripts/fit_products.py`` writes from measured times."""
 
-    Attributes:
-        step_us: a step of 64 along k of a tile of 64 x 256. large: factor of this for tiles of 128 x 256.
-        l2_gbs: what L2 delivers to all SMs. memory_gbs: device memory.
-        launch_us: of a launch. tile_us: the end of a tile of 64 x 256. cluster_us: of a launch with clusters.
-    """
 
-    step_us: float
-    large: float
-    l2_gbs: float
-    memory_gbs: float
-    launch_us: float
-    tile_us: float
-    cluster_us: float
+def fitted_products(path: Path = PRODUCTS_FILE) -> dict[str, StreamRates]:
+    """Model -> its coefficients, of the GPU on which the products were measured."""
+    models = json.loads(path.read_text(encoding="utf-8"))["models"]
+    return {name: StreamRates(**rates) for name, rates in models.items()}
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ class Measured:
         elementwise, rows: see there.
         gradients: the first suitable entry counts.
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
-        products: of the others by wgmma.
+        products: of the others by wgmma. unaligned: of those whose results, or also operands, TMA does not copy.
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
             sizes for which these are all SMs.
         remote_store_us: of one of many stores of 16 bytes from an SM to the shared memory of other CTAs (st.async).
@@ -230,7 +228,8 @@ class Measured:
     gradients: tuple[GradientTile, ...]
     swapped: StreamRates
     stream_k: StreamRates
-    products: ProductRates
+    products: StreamRates
+    unaligned: StreamRates
     cluster_ctas: Mapping[int, int]
     remote_store_us: float
 
@@ -385,44 +384,8 @@ H200 = Measured(
         ),
     ),
     gradients=_gradient_tiles(),
-    # fitted to 834 times of step9_swapped and 1366 of step13_stream_k at 61 sizes, with 2 and 4% mean regret of the tiles
-    swapped=StreamRates(
-        memory_gbs=4590.0,
-        sm_gbs=286.0,
-        l2_gbs=15200.0,
-        latency_us=1.33,
-        column_us=0.000801,
-        least_columns=119.0,
-        split_line=1.67,
-        order=2.49,
-        launch_us=2.11,
-        wave_us=0.617,
-        end_us=0.000224,
-        exchange_us=0.000144,
-        second_us=3.95,
-        partial_gbs=13800.0,
-    ),
-    stream_k=StreamRates(
-        memory_gbs=4480.0,
-        sm_gbs=222.0,
-        l2_gbs=10600.0,
-        latency_us=1.7,
-        column_us=0.00131,
-        least_columns=69.2,
-        split_line=1.45,
-        order=3.85,
-        launch_us=2.84,
-        wave_us=0.347,
-        end_us=9.22e-05,
-        exchange_us=2.07e-05,
-        second_us=1.3,
-        partial_gbs=2790.0,
-    ),
+    **fitted_products(),
     cluster_ctas=MappingProxyType({3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),  # cuOccupancyMaxActiveClusters
-    # fitted to 250 times of step8_tma_store at 22 sizes
-    products=ProductRates(
-        step_us=0.343, large=0.98, l2_gbs=13800, memory_gbs=3530, launch_us=1.8, tile_us=0.6, cluster_us=0.23
-    ),
     # ffn_sublayer:cluster with 64 rows instead of 32, 4096 features of 4096 columns
     remote_store_us=0.0059,
 )

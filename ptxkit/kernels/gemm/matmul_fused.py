@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import matmul_wgmma, steps, stream_k, wgmma_tiles
+from ptxkit.kernels.gemm import matmul_wgmma, stream_k, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, MatmulWgmma, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.workload.inputs import dtype_of
@@ -42,8 +42,6 @@ AMPLIFIED = {"none": 1.0, "relu": 2.0, "gelu": 2.5, "silu": 4.0, "silu_mul": 8.0
 mean magnitude and have slopes of up to 1.13; a gate is multiplied by a factor of several standard deviations."""
 
 TILE = matmul_wgmma.TILE
-FACTORS = {"fused": 1.05, "stream_k": 1.05}
-"""Ratios of measured and predicted times where both variants were measured."""
 
 
 def usable(w: MatmulFused, t: Tile) -> bool | str:
@@ -100,10 +98,9 @@ def preferred_shares(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
 def times(w: MatmulFused) -> dict[str, float]:
     """Variant -> predicted microseconds of its preferred tile."""
     like = alike(w)
-    few = steps.FEW_FACTOR if w.m <= steps.FEW else 1.0
     whole = min(wgmma_tiles.predicted_us(like, t) for t in wgmma_tiles.candidates(like))
-    shared = stream_k.predicted_us(w, next(iter(preferred_shares(w))), w.itemsize, w.batch)
-    return {"fused": whole * few * FACTORS["fused"], "stream_k": shared * FACTORS["stream_k"]}
+    shared = next(preferred_shares(w))
+    return {"fused": whole, "stream_k": stream_k.predicted_us(w, shared, w.itemsize, w.batch)}
 
 
 def slower(w: MatmulFused, name: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ptxkit import cdiv
 from ptxkit.kernels.gemm import ctas_per_sm, stream_model
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
-from ptxkit.kernels.gemm.wgmma_tiles import Product
+from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
 
@@ -24,7 +24,6 @@ SHARE_THREADS = 128  # of a CTA of the second launch
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
 MOST_ROWS = 256  # of a box of a tensor map
-LINE_BYTES = 128
 
 COLUMNS = (64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 SPACE = {
@@ -184,27 +183,34 @@ def candidates(w: Product, batch: int = 1) -> Iterator[dict[str, int]]:
                             }
 
 
-def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> float:
-    """The time by the model, of ``batch`` products of elements of ``itemsize`` bytes."""
+def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> StreamWork:
+    """What a launch for ``batch`` products of elements of ``itemsize`` bytes does."""
     shares, sms = Shares.of(w, t, itemsize, batch), w.device.sms
     ctas = shares.clusters * shares.sharing
     on_sm, rows = cdiv(ctas, sms), loaded_rows(w, t)
-    work = StreamWork(
+    from_a = rows / shares.sharing
+    return StreamWork(
         memory_bytes=w.work().bytes,
-        split=w.k * itemsize % LINE_BYTES != 0,
+        split=split_share(w, from_a, t["COLUMNS"], itemsize),
         steps=shares.longest * on_sm,
         rows=rows,
         columns=t["COLUMNS"],
-        delivered=rows / shares.sharing + t["COLUMNS"],
+        delivered=from_a + t["COLUMNS"],
         sms=min(ctas, sms),
         stages=stages(w, t) * on_sm,
         units=height(t) / 64,
         wgmma_columns=t["COLUMNS"],
-        ends=height(t) * t["COLUMNS"] * max(1, shares.whole),
+        ends=(ends := height(t) * t["COLUMNS"] * max(1, shares.whole)),
+        scattered=ends if w.n % 2 else 0.0,
+        clustered=shares.sharing > 1,
         partial_bytes=partial_bytes(t, shares),
     )
+
+
+def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> float:
+    """The time by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.stream_k, work, sms / entry.sms)
+    return stream_model.predicted_us(entry.stream_k, stream_work(w, t, itemsize, batch), w.device.sms / entry.sms)
 
 
 def preferred(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[Mapping[str, Any]]:

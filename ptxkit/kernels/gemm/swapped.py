@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
-from ptxkit.kernels.gemm import ctas_per_sm, stream_model
+from ptxkit.kernels.gemm import ctas_per_sm, stream_model, wgmma_tiles
 from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 SOURCE = "matmul_swapped.cu"
 BK = 64  # elements of k in a stage
 ROW_BYTES = 2 * BK
-LINE_BYTES = 128
 MAX_STAGES = 32
 STATIC_BYTES = 1024  # of the barriers, and for the alignment of the ring
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 32  # of a thread, for addresses and counters
 MAX_CLUSTER = 8  # CTAs of a cluster on every GPU
-MOST_ROWS = 128  # of a, up to which the step is considered: for more, larger tiles were measured to be faster
+MOST_ROWS = 384  # of a, up to which the step is considered: for more, it was nowhere measured to be the fastest
 
 SPACE = {
     "TOKENS": [64, 8, 16, 32, 48, 80, 96, 112, 128, 160, 192, 224, 256],  # rows of a in a tile
@@ -122,21 +121,21 @@ def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
     return [launch]
 
 
-def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
-    """The time of a launch by the model."""
+def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
+    """What a launch does."""
     sms = w.device.sms
     clusters, cluster = grid(w, t)
     ctas, resident = clusters * cluster, cluster_ctas(w.device, cluster) if cluster > 1 else sms
     on_sm = cdiv(ctas, resident)
     waves = cdiv(on_sm, t["CTAS_PER_SM"])
-    sums = weights(t) * t["TOKENS"]
-    work = StreamWork(
+    sums, from_a = weights(t) * t["TOKENS"], t["TOKENS"] / t["SHARING"]
+    return StreamWork(
         memory_bytes=w.work().bytes,
-        split=w.k * 2 % LINE_BYTES != 0,
+        split=wgmma_tiles.split_share(w, from_a, weights(t)),
         steps=cdiv(cdiv(w.k, BK), t["PARTS"]) * on_sm,
         rows=t["TOKENS"],
         columns=weights(t),
-        delivered=t["TOKENS"] / t["SHARING"] + weights(t),
+        delivered=from_a + weights(t),
         sms=min(ctas, resident),
         stages=stages(w, t) * min(on_sm, t["CTAS_PER_SM"]),
         units=weights(t) / 64,
@@ -144,9 +143,14 @@ def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
         ends=sums * waves,
         waves=waves - 1,
         exchanged=sums * waves if t["PARTS"] > 1 else 0,
+        clustered=cluster > 1,
     )
+
+
+def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
+    """The time of a launch by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.swapped, work, sms / entry.sms)
+    return stream_model.predicted_us(entry.swapped, stream_work(w, t), w.device.sms / entry.sms)
 
 
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:

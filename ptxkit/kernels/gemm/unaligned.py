@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
-from ptxkit.kernels.gemm import wgmma_tiles
+from ptxkit.kernels.gemm import stream_model, wgmma_tiles
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
 
 if TYPE_CHECKING:
@@ -101,12 +102,24 @@ def shared_bytes(t: Tile) -> int:
     return int(t.STAGES * (t.BM + t.BN) * BK * SIZE + 4 * t.CONSUMERS * ROWS_BYTES)
 
 
+def candidates(w: Matmul) -> Iterator[dict[str, int]]:
+    """The tiles of step 8 without clusters, with at most two consumers and whole passes of 64 columns."""
+    for t in wgmma_tiles.candidates(w):
+        if t["CLUSTER_M"] * t["CLUSTER_N"] == 1 and t["CONSUMERS"] in SPACE["CONSUMERS"] and t["BN"] in SPACE["BN"]:
+            yield t
+
+
+def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
+    """The time by the model, without that of the copies."""
+    entry = measured(w.device)
+    return stream_model.predicted_us(entry.unaligned, wgmma_tiles.stream_work(w, t), w.device.sms / entry.sms)
+
+
 def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:
-    """The tiles of step 8 without clusters."""
-    for t in wgmma_tiles.preferred(w):
-        if t["CLUSTER_M"] * t["CLUSTER_N"] == 1:
-            registers = 200 if t["REGISTERS"] else 0
-            yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}
+    """The candidates, the one with the shortest predicted time first."""
+    for t in sorted(candidates(w), key=lambda t: predicted_us(w, t)):
+        registers = 200 if t["REGISTERS"] else 0
+        yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}
 
 
 def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launch]:

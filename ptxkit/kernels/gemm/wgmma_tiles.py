@@ -1,10 +1,8 @@
 """The tile of a product by wgmma, and into how many parts k is divided, by a model of the time.
 
-The time of a tile is the longer one of multiplying it and of what L2 delivers to all SMs meanwhile. Tiles are computed in waves
-of as many as there are SMs, so that the number of waves, a whole number, decides between large and small tiles. A row of an
-operand that does not begin at a multiple of 128 bytes lies in one cache line more, for which L2 delivers twice as much;
-clusters that share such an operand are therefore faster. The coefficients are those of a GPU that was measured
-(:class:`~ptxkit.kernels.measured.ProductRates`).
+Tiles are computed in waves of as many as there are SMs, so that the number of waves, a whole number, decides between large and
+small tiles; a row of an operand that does not begin at a multiple of 128 bytes lies in one cache line more, for which L2
+delivers more, and clusters that share such an operand are faster (:mod:`ptxkit.kernels.gemm.stream_model`).
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 from ptxkit import Work, cdiv
+from ptxkit.kernels.gemm import stream_model
+from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import measured
 from ptxkit.targets.gpus import DeviceFacts
 
@@ -58,9 +58,12 @@ SHAPES = (
     shape(192, 128, 3, 5, boxes=1),
     shape(128, 128, 1, 6),
     shape(64, 256, 1, 5),
+    shape(64, 224, 1, 5, boxes=1),
+    shape(64, 192, 1, 6, boxes=1),
+    shape(64, 160, 1, 6, boxes=1),
     shape(64, 128, 1, 8),
+    shape(64, 96, 1, 8, boxes=1),
 )
-LARGE = (128, 256), (256, 128)  # which read the fewest bytes of shared memory for each product
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MOST_WAVES = 2  # of CTAs with a part of k
 
@@ -70,7 +73,7 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
     whole_a = 64 if w.a_layout == "column" else 8
     whole_b = 64 if w.b_layout == "row" else 8
     for tile in SHAPES:
-        for down, across in CLUSTERS if tile["CONSUMERS"] > 1 else CLUSTERS[:1]:
+        for down, across in CLUSTERS:
             if tile["BM"] % (whole_a * across) == 0 and tile["BN"] % (whole_b * down) == 0:
                 clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
                 yield {**tile, **clusters}
@@ -82,25 +85,44 @@ def tiles(w: Product, t: Mapping[str, int]) -> int:
     return cdiv(w.m, t["BM"] * down) * cdiv(w.n, t["BN"] * across) * down * across
 
 
-def predicted_us(w: Product, t: Mapping[str, int], parts: int = 1) -> float:
-    """The time by the model, with k in this many parts, whose sums are added by another launch."""
-    rates, sms = measured(w.device).products, w.device.sms
-    down, across, rows, cols = t["CLUSTER_M"], t["CLUSTER_N"], t["BM"], t["BN"]
-    ctas = max(1, sms // (down * across)) * down * across
-    work = tiles(w, t) * parts
-    steps, area = cdiv(cdiv(w.k, BK), parts), rows * cols / (64 * 256)
-    multiplying = rates.step_us * area * steps * (rates.large if (rows, cols) in LARGE else 1.0)
+def split_share(w: Product, rows: float, cols: float, itemsize: int = 2) -> float:
+    """The share of split cache lines where ``rows`` rows of a and ``cols`` of b are delivered."""
     row_a = w.k if w.a_layout == "row" else w.m
     row_b = w.k if w.b_layout == "column" else w.n
-    of_a, of_b = (2 if 2 * row % LINE_BYTES else 1 for row in (row_a, row_b))
-    delivered = min(work, ctas) * steps * (rows / across * of_a + cols / down * of_b) * 2 * BK / (rates.l2_gbs * 1e3)
-    time = cdiv(work, ctas) * max(multiplying, delivered) + rates.tile_us * area
-    time += rates.cluster_us if down * across > 1 else 0.0
-    memory = rates.memory_gbs * 1e3
-    time = max(time, w.work().bytes / memory)
-    if parts > 1:  # f32 sums are written and read again
-        time += rates.launch_us + 8 * parts * w.m * w.n / (rates.l2_gbs * 1e3)
-    return time + rates.launch_us
+    of_a, of_b = (row * itemsize % LINE_BYTES != 0 for row in (row_a, row_b))
+    return (rows * of_a + cols * of_b) / (rows + cols)
+
+
+def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
+    """What a launch does with this tile, and k in this many parts, whose sums are added by another launch."""
+    sms, cluster = w.device.sms, t["CLUSTER_M"] * t["CLUSTER_N"]
+    rows, cols = t["BM"], t["BN"]
+    ctas = max(1, sms // cluster) * cluster
+    work = tiles(w, t) * parts
+    waves = cdiv(work, ctas)
+    from_a, from_b = rows / t["CLUSTER_N"], cols / t["CLUSTER_M"]
+    return StreamWork(
+        memory_bytes=w.work().bytes,
+        split=split_share(w, from_a, from_b),
+        steps=waves * cdiv(cdiv(w.k, BK), parts),
+        rows=rows,
+        columns=cols,
+        delivered=from_a + from_b,
+        sms=min(work, ctas),
+        stages=t["STAGES"],
+        units=rows / 64,
+        wgmma_columns=cols,
+        ends=rows * cols * waves,
+        waves=waves - 1,
+        clustered=cluster > 1,
+        partial_bytes=4 * parts * w.m * w.n if parts > 1 else 0,
+    )
+
+
+def predicted_us(w: Product, t: Mapping[str, int], parts: int = 1) -> float:
+    """The time by the model."""
+    entry = measured(w.device)
+    return stream_model.predicted_us(entry.products, stream_work(w, t, parts), w.device.sms / entry.sms)
 
 
 def preferred(w: Product) -> Iterator[Mapping[str, Any]]:
