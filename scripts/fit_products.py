@@ -89,7 +89,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
         for row in value["rows"]:
             made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
             if made and (made[0] != "unaligned" or row["variant"] == "step12_aligned_copy" or not beside):
-                found.append(Row((path.name, number, f"{w.name} {w.sizes} {w.options}"), *made, row["us"] - beside, row["variant"], row["tile"]))
+                case = path.name, number, f"{w.name} {w.sizes} {w.options}"
+                found.append(Row(case, *made, row["us"] - beside, row["variant"], row["tile"]))
     return head, found
 
 
@@ -165,8 +166,8 @@ def factors(
     worst = []
     for (case, of_case), regret in sorted(zip(compared.items(), regrets, strict=True), key=lambda item: -item[1])[:shown]:
         given = [p * found[row.model] for p, row in zip(predicted[case], of_case, strict=True)]
-        chosen, fastest = int(np.argmin(given)), int(times[case].argmin())
-        described = (f"{of_case[i].variant} {dict(of_case[i].tile)} {given[i]:.1f}/{of_case[i].us:.1f}" for i in (chosen, fastest))
+        chosen, fastest = of_case[int(np.argmin(given))], of_case[int(times[case].argmin())]
+        described = (f"{row.variant} {dict(row.tile)} {row.us:.1f} us" for row in (chosen, fastest))
         worst.append(f"{regret:.1%} {case[2]}: {' instead of '.join(described)}")
     return found, regrets, worst
 

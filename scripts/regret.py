@@ -184,7 +184,7 @@ def fitted(found: Sequence[Found], recorded: Mapping[str, Any]) -> dict[str, flo
             if f"{kernel}:{option.name}" in ONE_ELEMENT and option.name in f.times and count > 20:
                 waves.append(f.times[option.name] / count)
     best = {}
-    for kernel, words in (("matmul_mma", f"{LARGE} dtype=bf16"), ("matmul_wgmma", f"{LARGE} dtype=bf16 layout=tn")):
+    for kernel, words in (("matmul_mma", f"{LARGE} dtype=bf16"), ("matmul_wgmma", f"{LARGE} dtype=bf16 layout=tn lda=0 ldb=0 ldc=0")):
         rows = recorded["cases"][f"{kernel} {words}"]["rows"].values()
         best[kernel] = min(row["cold"]["median_us"] for row in rows if row["kind"] == "variant")
     share = best["matmul_wgmma"] / best["matmul_mma"]

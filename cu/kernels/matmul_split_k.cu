@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_parts(
 // A thread adds four neighbouring columns of all parts. n is a multiple of 8.
 template <class T, int EPILOGUE>
 __global__ void __launch_bounds__(128) matmul_sum_parts(const float* partials, T* c, const T* bias, int m, int n,
-                                                        float alpha, float beta, unsigned parts) {
+                                                        float alpha, float beta, unsigned pitch,
+                                                        unsigned parts) {
     const unsigned vectors = n / 4;
     const size_t i = static_cast<size_t>(blockIdx.x) * 128 + threadIdx.x, all = static_cast<size_t>(m) * vectors;
     follow_previous_grid();
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(128) matmul_sum_parts(const float* partials, T
         const float4 more = from[part * all];
         sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
     }
-    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
+    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch};
     const unsigned row = i / vectors, col = i % vectors * 4;
     output.store(sum.x, sum.y, row, col);
     output.store(sum.z, sum.w, row, col + 2);

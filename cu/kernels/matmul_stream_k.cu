@@ -11,26 +11,28 @@ using namespace ptxkit;
 
 // The epilogue, of pairs of elements where all rows of c begin at a multiple of a pair.
 template <int EPILOGUE, int PAIRS, class T>
-__device__ __forceinline__ auto epilogue_of(T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta) {
-    if constexpr (PAIRS) return Output<EPILOGUE, T>{c, bias, m, n, alpha, beta};
-    else return ElementOutput<EPILOGUE, T>{c, bias, m, n, n, alpha, beta};
+__device__ __forceinline__ auto epilogue_of(T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta,
+                                            unsigned pitch) {
+    if constexpr (PAIRS) return Output<EPILOGUE, T>{c, bias, m, n, alpha, beta, pitch};
+    else return ElementOutput<EPILOGUE, T>{c, bias, m, n, pitch, alpha, beta};
 }
 
 template <class Tile, class T, class Of, int EPILOGUE, int PAIRS>
 __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_stream_k(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, unsigned m,
-    unsigned n, float alpha, float beta, float* partials, unsigned down, unsigned groups, unsigned steps, unsigned whole,
+    unsigned n, float alpha, float beta, unsigned pitch, float* partials, unsigned down, unsigned groups, unsigned steps, unsigned whole,
     unsigned shares, unsigned sharing, unsigned rows, unsigned stages) {
-    auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta);
+    auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
     stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, Shares{down, groups, steps, whole, shares, sharing, rows},
                                   stages);
 }
 
 template <class Tile, class T, int EPILOGUE, int PAIRS>
 __global__ void __launch_bounds__(SHARE_THREADS) matmul_sum_shares(const float* partials, T* c, const T* bias, unsigned m,
-                                                                   unsigned n, float alpha, float beta, unsigned down,
+                                                                   unsigned n, float alpha, float beta, unsigned pitch,
+                                                                   unsigned down,
                                                                    unsigned groups, unsigned steps, unsigned whole,
                                                                    unsigned shares, unsigned sharing, unsigned rows) {
-    auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta);
+    auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
     sum_of_shares<Tile>(partials, output, Shares{down, groups, steps, whole, shares, sharing, rows});
 }

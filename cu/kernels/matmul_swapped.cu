@@ -24,7 +24,7 @@ enum : unsigned { MAX_STAGES = 32 };
 template <class Tile, class T, class Of, int EPILOGUE>
 __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) matmul_swapped(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n,
-    int k, float alpha, float beta, unsigned stages, unsigned sharing) {
+    int k, float alpha, float beta, unsigned pitch, unsigned stages, unsigned sharing) {
     constexpr int CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, TOKENS = Tile::TOKENS, WEIGHTS = Tile::WEIGHTS;
     constexpr unsigned b_bytes = WEIGHTS * WGMMA_ROW_BYTES, stage_bytes = b_bytes + TOKENS * WGMMA_ROW_BYTES;
     using Swapped = Operands<Of::B_MAJOR, Of::A_MAJOR>;
@@ -112,5 +112,5 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) matmul_swapped(
             }
         }
     }
-    sums_of_parts.store(Output<EPILOGUE, T>{c, bias, unsigned(m), unsigned(n), alpha, beta}, token, weight);
+    sums_of_parts.store(Output<EPILOGUE, T>{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch}, token, weight);
 }

@@ -47,7 +47,7 @@ __device__ __forceinline__ void fill_rows(unsigned to, const UnalignedRows<T>& m
 template <class Tile, class T, class Of, class By, int EPILOGUE>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_unaligned(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const T* a, const T* b, T* c,
-    const T* bias, int m, int n, int k, float alpha, float beta, unsigned a_pitch, unsigned b_pitch, unsigned c_pitch) {
+    const T* bias, int m, int n, int k, float alpha, float beta, unsigned c_pitch, unsigned a_pitch, unsigned b_pitch) {
     constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES;
     constexpr int ROWS = BM / CONSUMERS / 64, REGISTERS = Tile::REGISTERS;
     constexpr bool BY_THREADS = By::A == THREADS || By::B == THREADS;

@@ -1,5 +1,5 @@
 // bf16 or f16 matrix product on Hopper's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is
-// n x k and c is m x n, all with rows of a multiple of 16 bytes. c is row-major. a and b are row-major, which BLAS
+// n x k and c is m x n, all with rows of a multiple of 16 bytes, `pitch` elements apart in c. c is row-major. a and b are row-major, which BLAS
 // calls TN, or one of them or both are column-major (Operands in wgmma_product.cuh). Sums are f32.
 //
 // Each of the steps adds one idea to the step before; docs/gemm.md has the measurements. Step 9, for few rows of a, is
@@ -29,7 +29,7 @@ using namespace ptxkit;
 template <int BM, int BN, class T, class Of, int EPILOGUE>
 __global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ TensorMap a_map,
                                                   const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m,
-                                                  int n, int k, float alpha, float beta) {
+                                                  int n, int k, float alpha, float beta, unsigned pitch) {
     static_assert(BM % 64 == 0 && BM * BN <= 128 * 128, "64 rows a wgmma, and 128 sums a thread");
     __shared__ alignas(1024) unsigned char a_tile[BM * WGMMA_ROW_BYTES], b_tile[BN * WGMMA_ROW_BYTES];
     __shared__ alignas(8) unsigned long long arrived;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ Tensor
         wait_for_sums(sums);
         barrier_sync();  // all four warps have read the tile
     }
-    Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
+    Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch};
     store_from_registers<BN / 2>(sums, output, row, col);
 }
 
@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ Tensor
 template <class Tile, class T, class Of, int EPILOGUE>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_specialized(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-    const __grid_constant__ TensorMap c_map, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
-    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
+    const __grid_constant__ TensorMap c_map, T* c, const T* bias, int m, int n, int k, float alpha, float beta,
+    unsigned pitch) {
+    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch};
     wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k);
 }

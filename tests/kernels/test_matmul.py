@@ -91,6 +91,8 @@ TILES = [
     {"BM": 128, "BN": 192, "CONSUMERS": 2, "BOXES": 4},
     {"BM": 256, "BN": 128, "CONSUMERS": 2},
     {"BM": 256, "BN": 192, "STAGES": 3},  # 192 sums per thread
+    {"BM": 192, "BN": 192, "CONSUMERS": 3, "REGISTERS": 160, "BOXES": 1},
+    {"BM": 128, "BN": 224, "BOXES": 1, "CLUSTER_M": 2},  # boxes of 32 columns
     {"CLUSTER_M": 2, "GROUP": 1},
     {"CLUSTER_N": 2, "GROUP": 4},
     {"BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 2},

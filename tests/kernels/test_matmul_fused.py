@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxkit import Tile
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
+from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
+from ptxkit.workload.choice import choose
 from ptxkit.workload.verify import compare_all
 
 SM_90A = Target.parse("sm_90a")
@@ -70,6 +73,56 @@ def test_epilogues_of_batches_in_larger_matrices(device, variant, options):
     np.testing.assert_array_equal(rest.view(np.uint16), case.inputs["c"][..., width:].view(np.uint16))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tile", "options"),
+    [
+        ((72, 136, 200), {"CLUSTER_M": 2, "GROUP": 8}, {"batch": 2, "amax": True}),
+        ((130, 72, 200), {"CLUSTER_N": 2, "BN": 96, "BOXES": 1}, {"activation": "relu", "bias": True}),  # half boxes
+        ((72, 136, 132), {"BN": 96, "BOXES": 1}, {"dtype": "tf32", "residual": True}),  # words
+        ((72, 136, 132), {}, {"dtype": "tf32", "activation": "silu_mul", "scale": "rows_columns"}),
+        ((72, 272, 144), {"BN": 128}, {"dtype": "e4m3", "activation": "silu_mul", "bias": True}),
+        ((200, 104, 136), {"BM": 192, "BN": 96, "CONSUMERS": 3, "REGISTERS": 160, "BOXES": 1}, {"activation": "gelu"}),
+    ],
+    ids=str,
+)
+def test_tma_stores_each_kind_of_element_without_races(few_ctas, sizes, tile, options):
+    """Boxes of 128 and 64 bytes, of 16 and 32 bits, from one and from two sums, with operands that a cluster shares."""
+    workload = MatmulFused(*sizes, **options)
+    assert workload.stored_tile(Tile({**SMALL, **tile}), "c").STORE == BY_TMA
+    run(strict(), "fused", *sizes, {**SMALL, **tile}, **options)
+
+
+SHARES = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 32, "SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 0}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile", "options"),
+    [
+        ((17, 73, 144), {"SHARING": 2}, {"dtype": "s8", "scale": "rows_columns", "bias": True, "amax": True, "batch": 2}),
+        ((60, 90, 400), {"DIVIDED": 1}, {"dtype": "e4m3", "scale": "tensor", "residual": True, "amax": True, "batch": 3}),
+        ((72, 136, 70), {"COLUMNS": 64}, {"layout": "nt", "activation": "silu_mul", "batch": 2}),
+        ((5, 72, 260), {"DIVIDED": 1}, {"dtype": "tf32", "ldc": 75}),
+    ],
+    ids=str,
+)
+def test_shares_of_k_with_epilogues_and_batches_without_races(few_ctas, sizes, tile, options):
+    run(strict(), "stream_k", *sizes, {**SHARES, **tile}, **options)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "variant"),
+    [
+        ((16, 8192, 4096), {"dtype": "tf32"}, "stream_k"),
+        ((1, 4096, 4096), {"dtype": "e4m3", "scale": "rows_columns"}, "stream_k"),
+        ((4096, 4096, 4096), {"activation": "gelu", "bias": True}, "fused"),
+        ((1024, 8192, 2048), {"dtype": "s8"}, "fused"),
+    ],
+    ids=str,
+)
+def test_few_rows_take_shares_of_k(sizes, options, variant):
+    assert choose(MatmulFused(*sizes, **options), target=SM_90A).variant == variant
+
+
 def test_a_tile_that_ends_a_matrix_has_no_elements_of_the_next_one(device):
     """Both operands are MN-major, so that elements of k beyond 75 would be those of the next matrix."""
     run(device, "fused", 72, 72, 75, layout="nt", batch=2, dtype="f16")
@@ -108,6 +161,22 @@ def test_a_wrong_result_is_not_verified(options, wrong):
 def test_what_is_refused(options, reason):
     with pytest.raises(UsageError, match=reason):
         MatmulFused(**{"m": 64, "n": 64, "k": 64, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "tile", "reason"),
+    [
+        ({"ldc": 67}, {"BN": 96, "BOXES": 1}, "BN=96 columns has no whole boxes of 64"),
+        ({"activation": "silu_mul"}, {"BN": 96, "BOXES": 1}, "BN=96 columns has no whole boxes of 64"),
+        ({}, {"BM": 128, "CONSUMERS": 2, "REGISTERS": 160}, "2 consumers have REGISTERS=240, or 0"),
+        ({}, {"BM": 192, "CONSUMERS": 3, "REGISTERS": 240}, "3 consumers have REGISTERS=160, or 0"),
+        ({"layout": "nt"}, {"CLUSTER_M": 2}, "each of 2 CTAs copies 32 rows of b, whose boxes have 64"),
+    ],
+)
+def test_tiles_that_are_refused(options, tile, reason):
+    workload = MatmulFused(m=64, n=64, k=64, **options)
+    with pytest.raises(UsageError, match=reason):
+        workload.variant("fused").select_tile(workload, SM_90A, {**SMALL, **tile})
 
 
 @pytest.mark.parametrize("options", [{"dtype": "e4m3", "scale": "rows_columns", "bias": True, "amax": True}, {"dtype": "s8"}])

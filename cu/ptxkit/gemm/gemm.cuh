@@ -19,10 +19,12 @@ __device__ __forceinline__ TileIndex grouped_tile(unsigned index, unsigned rows,
     return {first + within % height, within / height};
 }
 
-// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only if its bit is set; ADD_BIAS without gelu.
-enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4, ADD_BIAS = 8 };
+// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only if its bit is set; ADD_BIAS without gelu. With
+// PITCHED, c is a part of a larger matrix.
+enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4, ADD_BIAS = 8, PITCHED = 16 };
 
-// The epilogue of a product. c is m x n, row-major, n even; bias has n elements. T: bf16 or f16.
+// The epilogue of a product. c is m x n, row-major, n even; its rows are n elements apart, or `pitch`, an even number, with
+// PITCHED. bias has n elements. T: bf16 or f16.
 //
 // Other epilogues have the same members: of_row(row) returns what `finish` needs of a row, which is loaded once for all
 // columns; finish(x, y, row, col, of_row) and store() handle two neighbouring sums; at(), m and n describe c.
@@ -32,6 +34,7 @@ struct Output {
     const T* bias;
     unsigned m, n;
     float alpha, beta;
+    unsigned pitch = 0;
 
     struct OfRow {};
     __device__ __forceinline__ OfRow of_row(unsigned) const { return {}; }
@@ -61,7 +64,7 @@ struct Output {
     }
 
     __device__ __forceinline__ unsigned* at(unsigned row, unsigned col) const {
-        return reinterpret_cast<unsigned*>(c + static_cast<size_t>(row) * n + col);
+        return reinterpret_cast<unsigned*>(c + static_cast<size_t>(row) * (EPILOGUE & PITCHED ? pitch : n) + col);
     }
 };
 

@@ -95,7 +95,7 @@ class Matmul(HasLayout, Workload):
         results = self.m * self.n * dtype_of(self.output_kind).itemsize * (2 if self.beta else 1)
         return Work(flops=2 * self.m * self.n * self.k, bytes=operands + results, unit=self.unit)
 
-    def gemm(self) -> Gemm:
+    def gemm(self) -> Gemm | None:
         """The product as libraries compute it."""
         return Gemm(
             *(self.m, self.n, self.k),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, variant
+from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, uniform, variant
 from ptxkit.kernels.gemm import steps, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
-from ptxkit.kernels.gemm.product import HasLayout, Layout
+from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile, and rows of a column-major operand in a box
@@ -20,6 +20,8 @@ BOX_BYTES = 16 * ROW_BYTES  # the part of c that a consumer warp stores at a tim
 STAGED_BYTES = 8 * 72 * 4  # of a consumer warp that stores row by row: cu/ptxkit/gemm/staged_rows.cuh
 FROM_REGISTERS, BY_TMA, STAGED = 0, 1, 2  # ``Store`` of cu/ptxkit/gemm/wgmma_sums.cuh
 REQUIRES = ("sm_90a",)
+PITCHED = 16  # a bit of ``Epilogue`` in cu/ptxkit/gemm/gemm.cuh
+MOST_PITCH = 2**31 - 1  # elements, which kernels count in 32 bits
 
 TILE = {
     "BM": [128, 64, 256, 192],  # rows and columns of c in a tile
@@ -173,6 +175,11 @@ def product_launch(
     )
 
 
+def in_memory(w: MatmulWgmma, launch: Launch) -> Launch:
+    """The launch with tensor maps of a, b and c as they lie in memory."""
+    return replace(launch, args=tuple(unaligned.map_of(w, x) if isinstance(x, TensorMap) else x for x in launch.args))
+
+
 def specialized(w: MatmulWgmma, t: Tile, *, persistent: bool = True) -> list[Launch]:
     """A launch of ``matmul_specialized``."""
     operands = Operands.of(w)
@@ -187,7 +194,7 @@ def specialized(w: MatmulWgmma, t: Tile, *, persistent: bool = True) -> list[Lau
         persistent=persistent,
         operands=operands,
     )
-    return [launch]
+    return [in_memory(w, launch)]
 
 
 def plain(w: MatmulWgmma, rows: int, cols: int) -> list[Launch]:
@@ -195,7 +202,8 @@ def plain(w: MatmulWgmma, rows: int, cols: int) -> list[Launch]:
     operands = Operands.of(w)
     grid = (cdiv(w.n, cols), cdiv(w.m, rows))
     args = (*operands.boxes("a", "b", rows, cols), *w.scalars)
-    return [Launch("matmul_tma", grid, 128, args, template=(rows, cols, w.cu_type, operands, w.epilogue_bits))]
+    launch = Launch("matmul_tma", grid, 128, args, template=(rows, cols, w.cu_type, operands, w.epilogue_bits))
+    return [in_memory(w, launch)]
 
 
 def full(t: Tile) -> Tile:
@@ -206,7 +214,7 @@ def full(t: Tile) -> Tile:
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the steps that read and write all matrices by TMA."""
     reason = unaligned.needed(w)
-    return True if reason is None else f"{reason}, as TMA requires: steps 11 and 12 read them"
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 13 compute such products"
 
 
 def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
@@ -302,29 +310,26 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
         cluster=cluster if cluster > 1 else None,
         template=(WgmmaTile(**parts), w.cu_type, operands),
     )
-    c, bias, m, n, _, alpha, beta = w.scalars
+    c, bias, m, n, _, *others = w.scalars
     add = Launch(
         "matmul_sum_parts",
         cdiv(w.m * (w.n // 4), 128),
         128,
-        ("partials", c, bias, m, n, alpha, beta, t.PARTS),
+        ("partials", c, bias, m, n, *others, t.PARTS),
         template=(w.cu_type, w.epilogue_bits),
     )
-    return [multiply, add]
+    return [in_memory(w, multiply), add]
 
 
 def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     """Launches of ``matmul_stream_k``: before it copies for TMA, after it the sums of divided tiles, where there are any."""
     operands, shares, ring = Operands.of(w), stream_k.Shares.of(w, t), stream_k.stages(w, t)
     copies = unaligned.copies(w)
-    boxes = operands.boxes("a", "b", shares.rows, t.COLUMNS)
-    if copies:
-        a, b = (unaligned.map_of(w, name, made, copies) for name, made in zip("ab", boxes, strict=True))
-        boxes = a, b
+    boxes = (unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", shares.rows, t.COLUMNS))
     copied = unaligned.copying(w, copies)
-    c, bias, m, n, _, alpha, beta = w.scalars
-    output = (c, bias, m, n, alpha, beta)
-    tile, pairs = stream_k.StreamKTile.of(t), int(w.n % 2 == 0)
+    c, bias, m, n, _, *others = w.scalars
+    output = (c, bias, m, n, *others)
+    tile, pairs = stream_k.StreamKTile.of(t), int(w.n % 2 == 0 and unaligned.pitches(w)["c"] % 2 == 0)
     multiply = Launch(
         "matmul_stream_k",
         shares.clusters * shares.sharing,
@@ -349,18 +354,29 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     return [*copied, multiply, add]
 
 
+def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of the variant in PTX."""
+    return "the PTX kernel reads and writes contiguous matrices" if w.pitched else without_epilogue(w, t)
+
+
 class MatmulWgmma(Matmul):
     """c = gelu(alpha a b^T + beta c + bias) by wgmma, in thirteen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
     for b, it is stored as (k, n).
+
+    ``lda``, ``ldb`` and ``ldc`` are the elements from one row in memory to the next where that is more than the length of a
+    row: a, b and c are then parts of larger matrices, and the rest of c is not written.
     """
 
     source = "matmul_wgmma.cu"
     epilogue: Literal["none", "bias", "bias_gelu"] = "none"  # type: ignore[assignment]  # one more than the base has
     dtype: Literal["bf16", "f16"] = "bf16"
     layout: Layout = "tn"
+    lda: int = field(default=0, kw_only=True)
+    ldb: int = field(default=0, kw_only=True)
+    ldc: int = field(default=0, kw_only=True)
 
     @property
     def cu_type(self) -> str:
@@ -369,6 +385,56 @@ class MatmulWgmma(Matmul):
 
     def constraints(self) -> Iterable[str]:
         yield from self.limits()
+        lengths = {**unaligned.stored_columns(self), "c": self.n}
+        for name, length in lengths.items():
+            if (given := getattr(self, f"ld{name}")) and given < length:
+                yield f"ld{name} must be at least {length}, the length of a row"
+        rows = {name: shape[0] for name, shape in zip("ab", self.stored(self.m, self.n, self.k), strict=True)}
+        for name, pitch in unaligned.pitches(self).items():
+            if pitch > MOST_PITCH or pitch * rows.get(name, self.m) >= 2**40:
+                yield f"{name} is too large"
+
+    @property
+    def pitched(self) -> bool:
+        """Whether an array is a part of a larger matrix."""
+        return unaligned.pitches(self) != {**unaligned.stored_columns(self), "c": self.n}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        given = super().inputs(rng)
+        pitch = unaligned.pitches(self)
+        for name in "ab":
+            rows, columns = given[name].shape
+            if pitch[name] > columns:
+                given[name] = uniform(rng, (rows, pitch[name]), self.kind)
+        if pitch["c"] > self.n:
+            given["c"] = uniform(rng, (self.m, pitch["c"]), self.output_kind)
+        return given
+
+    def reference(self, a: Any, b: Any, c: Any = None, bias: Any = None) -> dict[str, Any]:
+        lengths = unaligned.stored_columns(self)
+        old = c[:, : self.n] if c is not None and self.beta else None
+        found = super().reference(a[:, : lengths["a"]], b[:, : lengths["b"]], old, bias)
+        if c is None or c.shape[1] == self.n:
+            return found
+        whole = c.astype(found["c"].dtype)
+        whole[:, : self.n] = found["c"]
+        return {"c": whole}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"c": ((self.m, unaligned.pitches(self)["c"]), self.output_kind)}
+
+    def gemm(self) -> Gemm | None:
+        """The product as libraries compute it; None for parts of larger matrices, which they are not given."""
+        return None if self.pitched else super().gemm()
+
+    @property
+    def epilogue_bits(self) -> int:
+        return super().epilogue_bits | (PITCHED if unaligned.pitches(self)["c"] > self.n else 0)
+
+    @property
+    def scalars(self) -> tuple[object, ...]:
+        """The arguments c, bias, m, n, k, alpha, beta and the pitch of c."""
+        return (*super().scalars, unaligned.pitches(self)["c"])
 
     def temporaries(self) -> Mapping[str, Any]:
         if unaligned.needed(self):
@@ -483,7 +549,7 @@ class MatmulWgmma(Matmul):
         """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
         return shared_steps(self, t)
 
-    @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(without_epilogue))
+    @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:
         """Hand-written PTX: a producer warp, TMA, a ring of four stages, wgmma on 64 x 128 tiles."""
         maps = (TensorMap("a", box=(64, BK), swizzle="128B"), TensorMap("b", box=(128, BK), swizzle="128B"))

@@ -3,8 +3,8 @@
 The time is the norm of order ``order``, which is nearly the maximum, of five times: reading all operands from device memory,
 the shared memory of the busiest SM, delivery by L2 to all SMs, multiplying, and waiting for a ring of few stages. Shared
 memory receives each stage, and each wgmma of 64 rows reads 64 rows of one operand and all of the other: tiles with few columns
-are limited by that. What is not hidden is added: the launch, clusters, waves, the end of tiles, and partial sums. The coefficients
-are fitted to measured times by ``scripts/fit_products.py`` (:class:`~ptxkit.kernels.measured.StreamRates`).
+are limited by that. What is not hidden is added: the launch, clusters, waves, the end of tiles, and partial sums. The
+coefficients are fitted to measured times by ``scripts/fit_products.py`` (:class:`~ptxkit.kernels.measured.StreamRates`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class StreamWork:
         sms: busy ones. stages: in the shared memory of an SM. units: tiles of 64 rows in a stage.
         wgmma_columns: columns of a wgmma.
         ends: sums of the tiles that an SM ends. waves: after the first one. exchanged: sums that CTAs of a cluster send.
-        scattered: of these sums, those that are stored one by one. clustered: whether CTAs share operands. partial_bytes: of sums in device memory, which a second launch adds.
+        scattered: of these sums, those that are stored one by one. clustered: whether CTAs share operands.
+        partial_bytes: of sums in device memory, which a second launch adds.
     """
 
     memory_bytes: int

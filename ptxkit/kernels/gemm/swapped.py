@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
-from ptxkit.kernels.gemm import ctas_per_sm, stream_model, wgmma_tiles
+from ptxkit.kernels.gemm import ctas_per_sm, stream_model, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
@@ -113,7 +113,11 @@ def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
         "matmul_swapped",
         clusters * ctas,
         128 * t.CONSUMERS + 32,
-        (*operands.boxes("a", "b", t.TOKENS // t.SHARING, weights(t)), *w.scalars, ring, t.SHARING),
+        (
+            *(unaligned.map_of(w, made) for made in operands.boxes("a", "b", t.TOKENS // t.SHARING, weights(t))),
+            *w.scalars,
+            *(ring, t.SHARING),
+        ),
         shared=ring * stage_bytes(t) + sums_bytes(t) if t.PARTS > 1 else max(ring * stage_bytes(t), sums_bytes(t)),
         cluster=ctas if ctas > 1 else None,
         template=(SwappedTile(t.CONSUMERS, t.ROWS, t.TOKENS), f"ptxkit::{w.kind}", operands, w.epilogue_bits),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so th
 MOST_SUMS = 128  # of a thread
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
 COPY_THREADS = 256
+
+NO_COPIES: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 SPACE = {
     "BM": [128, 64, 256],  # rows and columns of c in a tile
@@ -63,8 +66,8 @@ def aligned(pitch: int) -> bool:
 
 def pitches(w: Matmul) -> dict[str, int]:
     """Elements from one row in memory to the next, of a, b and c."""
-    (_, a), (_, b) = w.stored(w.m, w.n, w.k)
-    return {"a": a, "b": b, "c": w.n}
+    given = {name: getattr(w, f"ld{name}", 0) for name in "abc"}
+    return {name: given[name] or length for name, length in {**stored_columns(w), "c": w.n}.items()}
 
 
 def needed(w: Matmul) -> str | None:
@@ -72,14 +75,15 @@ def needed(w: Matmul) -> str | None:
     for name, pitch in pitches(w).items():
         if not aligned(pitch):
             return f"rows of {name} have {pitch * SIZE} bytes in memory, no multiple of {ALIGNMENT}"
-    return None
+    # a store by TMA writes all of the last 16 bytes of a row
+    return None if aligned(w.n) else f"rows of c have {w.n * SIZE} bytes, no multiple of {ALIGNMENT}"
 
 
 def copies(w: Matmul) -> dict[str, tuple[int, int]]:
     """The operands that step 12 copies: name -> shape of the copy."""
-    stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))
+    stored, pitch = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True)), pitches(w)
     return {
-        name: (rows, cdiv(columns, LINE) * LINE) for name, (rows, columns) in stored.items() if not aligned(columns)
+        name: (rows, cdiv(columns, LINE) * LINE) for name, (rows, columns) in stored.items() if not aligned(pitch[name])
     }
 
 
@@ -132,24 +136,25 @@ def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launc
         if by_threads[name]:  # a map that is not used, of an array with aligned rows
             maps.append(TensorMap(name, box=(8,), shape=(1,)))
         else:
-            maps.append(map_of(w, name, made, of_copies))
+            maps.append(map_of(w, made, of_copies))
     producers = Producers(*map(int, by_threads.values()))
     product = Launch(
         "matmul_unaligned",
         min(cdiv(w.m, t.BM) * cdiv(w.n, t.BN), w.device.sms),
         128 * (t.CONSUMERS + 1),
-        (*maps, "a", "b", *w.scalars, *pitch.values()),
+        (*maps, "a", "b", *w.scalars, pitch["a"], pitch["b"]),
         shared=shared_bytes(t),
         template=(UnalignedTile(**t), f"ptxkit::{w.kind}", operands, producers, w.epilogue_bits),
     )
     return [*copying(w, of_copies), product]
 
 
-def map_of(w: Matmul, name: str, made: TensorMap, of_copies: Mapping[str, tuple[int, int]]) -> TensorMap:
-    """The tensor map of an operand, or of its copy if it is among these."""
-    stored = dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True))[name]
+def map_of(w: Matmul, made: TensorMap, of_copies: Mapping[str, tuple[int, int]] = NO_COPIES) -> TensorMap:
+    """The tensor map ``made`` of a, b or c with the rows that the array has in memory, or of its copy if it is among these."""
+    name = made.array
+    stored = {**dict(zip("ab", w.stored(w.m, w.n, w.k), strict=True)), "c": (w.m, w.n)}[name]
     copied = name in of_copies
-    columns = of_copies[name][1] if copied else stored[1]
+    columns = of_copies[name][1] if copied else pitches(w)[name]
     return replace(made, array=f"{name}_aligned" if copied else name, shape=stored, strides=(columns * SIZE, SIZE))
 
 
