@@ -4,19 +4,20 @@
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
-and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``. Minimized is the mean
-of |log(predicted / measured)|, where slow tiles count less, by the square of the fastest time of their case over theirs, plus
-the mean regret of the tile that the model prefers. The search takes random steps from the present coefficients, with a fixed
-seed. A factor for each model is then fitted by the regret of the chosen variant and tile of all models together.
+and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``. Minimized is the sum of
 
-Printed are, for each model, the error of the predictions and the regret of its tile, and the regret of the choice over all.
+- the mean of |log(predicted / measured)|, where slow tiles count less, by the square of the fastest time of their case over
+  theirs, and cases with many tiles less for each of them;
+- the mean regret of the variant and tile that all models together choose, over the fastest of the case.
+
+All models have the rates and latencies of the GPU in common. The search takes random steps, with fixed seeds. Printed are the error of the predictions of each
+model, and the regret of the choice.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,16 +30,48 @@ import numpy as np
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels.gemm import matmul_fused, stream_k, stream_model, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.stream_model import StreamWork
-from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates, fitted_products
+from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
 
 SLOWEST = 4.0  # tiles that take more than this many times the fastest of their case are left out
-STEPS = 6000
-FACTORS = (0.92, 0.96, 1.0, 1.04, 1.08)
-LIMITS = {"order": (2.0, 8.0), "memory_gbs": (3500, 4700), "launch_us": (1.5, 4.0), "reads": (0.2, 1.5), "split_line": (1, 2)}
+LIMITS = {
+    "order": (2.0, 8.0),
+    "memory_gbs": (3500, 4700),
+    "launch_us": (1.5, 4.0),
+    "reads": (0.2, 1.5),
+    "split_line": (1, 2),
+    "latency_us": (0.8, 4.0),
+    "hit_us": (0.3, 1.5),
+}
+SHARED = ("memory_gbs", "shared_gbs", "reads", "l2_gbs", "latency_us", "hit_us", "column_us", "split_line")
+"""Coefficients of the GPU, which all models have in common."""
+OWN = tuple(f.name for f in fields(StreamRates) if f.name not in SHARED)
+MODELS = ("products", "unaligned", "swapped", "stream_k")
+START = StreamRates(
+    memory_gbs=4400.0,
+    shared_gbs=245.0,
+    reads=1.0,
+    l2_gbs=11000.0,
+    latency_us=1.6,
+    hit_us=0.8,
+    column_us=0.0012,
+    split_line=1.4,
+    order=4.0,
+    launch_us=2.3,
+    cluster_us=0.3,
+    wave_us=0.3,
+    end_us=5e-5,
+    scattered_us=5e-4,
+    exchange_us=1e-4,
+    second_us=1.5,
+    partial_gbs=2800.0,
+)
+"""Where searches begin: about the peak rates and latencies of an H200."""
 COPY_US, COPY_GBS = 1.5, 3500.0  # of step 12, which its model leaves out
-REGRET_WEIGHT = 0.3
+REGRET_WEIGHT = 1.0
+SIZES = (0.02, 0.06, 0.2, 0.6)  # of random steps
+SOFTNESS = 0.02  # of the regret: predictions that differ by this share
 
 
 @dataclass(frozen=True)
@@ -94,82 +127,112 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     return head, found
 
 
-class Fit:
-    """The rows of one model as arrays."""
+class Search:
+    """The rows as arrays in the order of their cases, and the coefficients of all models, which random steps improve."""
 
-    def __init__(self, rows: Sequence[Row], best: Mapping[Any, float]) -> None:
-        """``best``: case -> the fastest time of all models."""
-        kept = [row for row in rows if row.us <= SLOWEST * best[row.case]]
-        columns = {f.name: np.array([getattr(row.work, f.name) for row in kept], float) for f in fields(StreamWork)}
-        self.work: Any = StreamWork(**columns)  # type: ignore[arg-type]  # arrays, as predicted_us allows
-        self.us = np.array([row.us for row in kept])
-        names = [row.case for row in kept]
-        self.cases = {name: np.flatnonzero([n == name for n in names]) for name in dict.fromkeys(names)}
-        self.weights = np.array([(best[row.case] / row.us) ** 2 for row in kept])
+    def __init__(self, rows: Sequence[Row], models: Mapping[str, StreamRates]) -> None:
+        best: dict[Any, float] = {}
+        for row in rows:
+            best[row.case] = min(best.get(row.case, row.us), row.us)
+        self.rows = sorted((row for row in rows if row.us <= SLOWEST * best[row.case]), key=lambda row: row.case)
+        self.us = np.array([row.us for row in self.rows])
+        names = [row.case for row in self.rows]
+        self.starts = np.array([i for i, name in enumerate(names) if i == 0 or name != names[i - 1]])
+        self.of = np.repeat(np.arange(len(self.starts)), np.diff([*self.starts, len(names)]))  # case of each row
+        self.best = np.minimum.reduceat(self.us, self.starts)
+        weights = (self.best[self.of] / self.us) ** 2
+        self.weights = weights / np.sqrt(np.add.reduceat(weights, self.starts))[self.of]
+        self.models = dict(models)
+        self.at = {name: np.flatnonzero([row.model == name for row in self.rows]) for name in models}
+        self.works = {name: arrays([self.rows[i].work for i in at]) for name, at in self.at.items()}
+        self.predicted = np.empty(len(self.us))
+        for name, rates in models.items():
+            self.predicted[self.at[name]] = stream_model.predicted_us(rates, self.works[name], 1.0)
 
-    def predicted(self, rates: StreamRates) -> Any:
-        """Microseconds of all rows."""
-        return stream_model.predicted_us(rates, self.work, 1.0)
+    def chosen(self, predicted: Any) -> Any:
+        """The time of the row with the smallest prediction of each case."""
+        least = np.minimum.reduceat(predicted, self.starts)[self.of]
+        return np.maximum.reduceat(np.where(predicted == least, self.us, 0.0), self.starts)
 
-    def regrets(self, predicted: Any) -> Any:
-        """The regret of the preferred tile in each case, among those of this model."""
-        return np.array([self.us[at[predicted[at].argmin()]] / self.us[at].min() - 1 for at in self.cases.values()])
+    def regrets(self) -> Any:
+        """The regret of the choice in each case."""
+        return self.chosen(self.predicted) / self.best - 1
 
-    def cost(self, rates: StreamRates) -> float:
-        """What is minimized."""
-        predicted = self.predicted(rates)
-        error = np.abs(np.log(predicted / self.us))
-        mean = (self.weights * error**1.3).sum() / self.weights.sum()
-        return float(mean + REGRET_WEIGHT * self.regrets(predicted).mean())
+    def cost(self, predicted: Any) -> float:
+        """What is minimized: the error, and the regret where nearly equal predictions are taken with nearly equal odds."""
+        error = (self.weights * np.abs(np.log(predicted / self.us)) ** 1.3).sum() / self.weights.sum()
+        least = np.minimum.reduceat(predicted, self.starts)[self.of]
+        odds = np.exp((1 - predicted / least) / SOFTNESS)
+        expected = np.add.reduceat(odds * self.us, self.starts) / np.add.reduceat(odds, self.starts)
+        return float(error + REGRET_WEIGHT * (expected / self.best - 1).mean())
 
-    def search(self, rates: StreamRates, seed: int) -> tuple[float, StreamRates]:
-        """The best coefficients that random steps from ``rates`` find, and their cost."""
+    def improve(self, steps: int, seed: int) -> float:
+        """Try random steps, and keep those that reduce the cost, which is returned."""
         rng = np.random.default_rng(seed)
-        names = [f.name for f in fields(StreamRates) if f.name != "factor"]
-        best, size = self.cost(rates), 0.3
-        for step in range(STEPS):
-            factors = np.exp(rng.normal(0, size, len(names)) * (rng.random(len(names)) < 0.25))
-            values = {name: getattr(rates, name) * f for name, f in zip(names, factors, strict=True)}
-            tried = replace(rates, **{name: float(np.clip(v, *LIMITS.get(name, (0, np.inf)))) for name, v in values.items()})
-            cost = self.cost(tried)
-            if cost < best:
-                best, rates = cost, tried
-            if step % 1500 == 1499:
-                size *= 0.6
-        return best, rates
+        names, best = list(self.models), self.cost(self.predicted)
+        for _ in range(steps):
+            number, size = rng.integers(len(names) + 1), SIZES[rng.integers(len(SIZES))]
+            if number == len(names):  # what all models share
+                found = moved(self.models[names[0]], SHARED, rng, size)
+                of_gpu = {name: getattr(found, name) for name in SHARED}
+                tried = {name: replace(rates, **of_gpu) for name, rates in self.models.items()}
+            else:
+                tried = {names[number]: moved(self.models[names[number]], OWN, rng, size)}
+            predicted = self.predicted.copy()
+            for name, rates in tried.items():
+                predicted[self.at[name]] = stream_model.predicted_us(rates, self.works[name], 1.0)
+            if (cost := self.cost(predicted)) < best:
+                best, self.predicted = cost, predicted
+                self.models.update(tried)
+        return best
+
+    def worst(self, count: int) -> list[str]:
+        """The cases with the largest regret."""
+        regrets = self.regrets()
+        lines = []
+        for case in np.argsort(-regrets)[:count]:
+            at = np.flatnonzero(self.of == case)
+            chosen, fastest = self.rows[at[self.predicted[at].argmin()]], self.rows[at[self.us[at].argmin()]]
+            described = (f"{row.variant} {dict(row.tile)} {row.us:.1f} us" for row in (chosen, fastest))
+            lines.append(f"{regrets[case]:.1%} {chosen.case[2]}: {' instead of '.join(described)}")
+        return lines
 
 
-def factors(
-    rows: Sequence[Row], models: Mapping[str, StreamRates], shown: int
-) -> tuple[dict[str, float], Any, list[str]]:
-    """The factor of each model with the smallest regret of the choice over all models, the regrets with it, and the worst."""
-    by_case: dict[Any, list[Row]] = {}
-    for row in rows:
-        by_case.setdefault(row.case, []).append(row)
-    compared = {case: found for case, found in by_case.items() if len({row.model for row in found}) > 1}
-    predicted = {
-        case: np.array([stream_model.predicted_us(replace(models[row.model], factor=1.0), row.work, 1.0) for row in found])
-        for case, found in compared.items()
-    }
-    times = {case: np.array([row.us for row in found]) for case, found in compared.items()}
-    names = sorted(models)
-    of_rows = {case: np.array([names.index(row.model) for row in found]) for case, found in compared.items()}
-    tried = []
-    for values in itertools.product(FACTORS, repeat=len(names) - 1):
-        given = np.array((1.0, *values))  # of products, the first name
-        regrets = np.array(
-            [times[c][(predicted[c] * given[of_rows[c]]).argmin()] / times[c].min() - 1 for c in compared]
-        )
-        tried.append((regrets.mean() + 0.3 * np.quantile(regrets, 0.95), values, regrets))
-    _, values, regrets = min(tried, key=lambda item: item[0])
-    found = dict(zip(names, (1.0, *values), strict=True))
-    worst = []
-    for (case, of_case), regret in sorted(zip(compared.items(), regrets, strict=True), key=lambda item: -item[1])[:shown]:
-        given = [p * found[row.model] for p, row in zip(predicted[case], of_case, strict=True)]
-        chosen, fastest = of_case[int(np.argmin(given))], of_case[int(times[case].argmin())]
-        described = (f"{row.variant} {dict(row.tile)} {row.us:.1f} us" for row in (chosen, fastest))
-        worst.append(f"{regret:.1%} {case[2]}: {' instead of '.join(described)}")
-    return found, regrets, worst
+def arrays(works: Sequence[StreamWork]) -> Any:
+    """One ``StreamWork`` whose members are arrays, as ``predicted_us`` allows."""
+    return StreamWork(**{f.name: np.array([getattr(w, f.name) for w in works], float) for f in fields(StreamWork)})  # type: ignore[arg-type]
+
+
+def moved(rates: StreamRates, names: Sequence[str], rng: np.random.Generator, size: float) -> StreamRates:
+    """Coefficients of which those of these names are a random step away, each within its limits."""
+    factors = np.exp(rng.normal(0, size, len(names)) * (rng.random(len(names)) < 0.3))
+    values = {name: getattr(rates, name) * f for name, f in zip(names, factors, strict=True)}
+    return replace(rates, **{name: float(np.clip(v, *LIMITS.get(name, (0, np.inf)))) for name, v in values.items()})
+
+
+def best_of(rows: Sequence[Row], starts: int, steps: int) -> Search:
+    """The best of several searches."""
+    searches = [Search(rows, dict.fromkeys(MODELS, START)) for _ in range(starts)]
+    return searches[min(range(starts), key=lambda seed: searches[seed].improve(steps, seed))]
+
+
+def held_out(rows: Sequence[Row], folds: int, steps: int) -> Any:
+    """The regret of the choice in each case by a fit without the cases of the same sizes, which is made for each fold."""
+    sizes = sorted({row.case[2] for row in rows})
+    found = []
+    for fold in range(folds):
+        left_out = set(sizes[fold::folds])
+        search = best_of([row for row in rows if row.case[2] not in left_out], 1, steps)
+        found.append(Search([row for row in rows if row.case[2] in left_out], search.models).regrets())
+    return np.concatenate(found)
+
+
+def summary(what: str, regrets: Any) -> str:
+    """A line about the regret of the choice in each case."""
+    return (
+        f"{what}, {len(regrets)} cases: median {np.median(regrets):.1%}, mean {regrets.mean():.1%}, "
+        f"95th percentile {np.quantile(regrets, 0.95):.1%}, maximum {regrets.max():.1%}"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -177,6 +240,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
     parser.add_argument("--starts", type=int, default=2, metavar="N", help="search with N seeds")
+    parser.add_argument("--steps", type=int, default=20000, metavar="N", help="take N random steps in each search")
+    parser.add_argument("--folds", type=int, default=0, metavar="N", help="also fit N times without a part of the cases")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="show the N cases with the largest regret")
     given = parser.parse_args(arguments)
     try:
@@ -185,35 +250,23 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     rows = [row for _, found in read_files for row in found]
-    best: dict[Any, float] = {}
-    for row in rows:
-        best[row.case] = min(best.get(row.case, row.us), row.us)
-    models = {}
-    for name, start in fitted_products().items():
-        fit = Fit([row for row in rows if row.model == name], best)
-        _, models[name] = min((fit.search(start, seed) for seed in range(given.starts)), key=lambda item: item[0])
-        predicted = fit.predicted(models[name])
-        error, regrets = np.abs(np.log(predicted / fit.us)), fit.regrets(predicted)
-        print(
-            f"{name}: {len(fit.us)} times of {len(fit.cases)} cases, error of the time {np.median(error):.1%} (median), "
-            f"regret of the tile {np.mean(regrets):.1%} (mean), {np.quantile(regrets, 0.95):.1%} (95th percentile)"
-        )
-    found, regrets, worst = factors(rows, models, given.worst)
-    print(
-        f"choice among all models, {len(regrets)} cases: median {np.median(regrets):.1%}, mean {regrets.mean():.1%}, "
-        f"95th percentile {np.quantile(regrets, 0.95):.1%}, maximum {regrets.max():.1%}; factors {found}"
-    )
-    print(*worst, sep="\n")
+    search = best_of(rows, given.starts, given.steps)
+    for name, at in search.at.items():
+        error = np.abs(np.log(search.predicted[at] / search.us[at]))
+        print(f"{name}: {len(at)} times, error {np.median(error):.1%} (median), {np.quantile(error, 0.9):.1%} (p90)")
+    print(summary("regret of the choice", search.regrets()))
+    if given.folds > 1:
+        print(summary(f"without the case in the fit ({given.folds} folds)", held_out(rows, given.folds, given.steps)))
+    print(*search.worst(given.worst), sep="\n")
     if given.dry_run:
         return 0
     written = {
         "written_by": "scripts/fit_products.py",
         "measured_on": [{k: head[k] for k in ("gpu", "driver", "nvrtc") if k in head} for head, _ in read_files],
         "times": len(rows),
-        "cases": len(best),
+        "cases": len(search.best),
         "models": {
-            name: {k: float(f"{v:.4g}") for k, v in asdict(replace(rates, factor=found[name])).items()}
-            for name, rates in models.items()
+            name: {k: float(f"{v:.4g}") for k, v in asdict(rates).items()} for name, rates in search.models.items()
         },
     }
     PRODUCTS_FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

@@ -40,7 +40,8 @@ from ptxkit.workload.workload import Workload
 
 ONE_ELEMENT = ("saxpy:scalar", "add_gelu:fused", "add_mul_exp:fused", "add_activation:fused", "swiglu:fused")
 """Variants with one element for each thread, without shared memory."""
-LARGE = "m=8192 n=8192 k=8192 alpha=1.0 beta=0.0 epilogue=none"
+LARGE = "m=8192 n=8192 k=8192 alpha=1.0 beta=0.0 epilogue=none dtype=bf16"
+CONTIGUOUS = "layout=tn lda=0 ldb=0 ldc=0"
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def fitted(found: Sequence[Found], recorded: Mapping[str, Any]) -> dict[str, flo
             if f"{kernel}:{option.name}" in ONE_ELEMENT and option.name in f.times and count > 20:
                 waves.append(f.times[option.name] / count)
     best = {}
-    for kernel, words in (("matmul_mma", f"{LARGE} dtype=bf16"), ("matmul_wgmma", f"{LARGE} dtype=bf16 layout=tn lda=0 ldb=0 ldc=0")):
+    for kernel, words in (("matmul_mma", LARGE), ("matmul_wgmma", f"{LARGE} {CONTIGUOUS}")):
         rows = recorded["cases"][f"{kernel} {words}"]["rows"].values()
         best[kernel] = min(row["cold"]["median_us"] for row in rows if row["kind"] == "variant")
     share = best["matmul_wgmma"] / best["matmul_mma"]

@@ -161,13 +161,13 @@ class StreamRates:
     Attributes:
         memory_gbs: what all SMs read from device memory. shared_gbs: what the shared memory of an SM receives and delivers.
         reads: the share of the bytes that wgmma reads in it. l2_gbs: what L2 delivers to all SMs.
-        latency_us: from the request to the arrival of a stage. column_us: a wgmma of 64 rows, one column and 128 bytes along k.
+        latency_us: from the request to the arrival of a stage from device memory. hit_us: from L2.
+        column_us: a wgmma of 64 rows, one column and 128 bytes along k.
         split_line: how many times as long L2 takes for rows that are no multiples of a cache line. order: of the norm.
         launch_us: of the launch. cluster_us: of clusters. wave_us: of another wave of CTAs. end_us: of a tile, for each sum.
         scattered_us: more for each sum that is stored alone.
         exchange_us: of a sum that is sent to another CTA of the cluster.
         second_us: of a second launch. partial_gbs: sums that are stored for it and added by it.
-        factor: measured over predicted time where kernels with different coefficients were compared with each other.
     """
 
     memory_gbs: float
@@ -175,6 +175,7 @@ class StreamRates:
     reads: float
     l2_gbs: float
     latency_us: float
+    hit_us: float
     column_us: float
     split_line: float
     order: float
@@ -186,7 +187,6 @@ class StreamRates:
     exchange_us: float
     second_us: float
     partial_gbs: float
-    factor: float = 1.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"

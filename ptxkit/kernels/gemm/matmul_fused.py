@@ -360,7 +360,7 @@ class MatmulFused(HasLayout, Workload):
         return self.pitches[2] if c == "c" else self.n
 
     def stored_tile(self, t: Tile, c: str) -> Tile:
-        """The tile with its store: by TMA where rows of the result, of which it writes 16 bytes at a time, are multiples of 16."""
+        """The tile with its store: by TMA, which writes 16 bytes at a time, where rows of the result are multiples of these."""
         size = dtype_of(self.output_kind if c == "c" else self.sums_kind).itemsize
         lengths = self.pitch_of(c), self.width if c == "c" else self.n
         aligned = all(length * size % 16 == 0 for length in lengths)

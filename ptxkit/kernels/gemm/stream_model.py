@@ -1,10 +1,11 @@
 """A model of the time of products whose CTAs stream tiles of both operands through a ring of stages in shared memory.
 
 The time is the norm of order ``order``, which is nearly the maximum, of five times: reading all operands from device memory,
-the shared memory of the busiest SM, delivery by L2 to all SMs, multiplying, and waiting for a ring of few stages. Shared
-memory receives each stage, and each wgmma of 64 rows reads 64 rows of one operand and all of the other: tiles with few columns
-are limited by that. What is not hidden is added: the launch, clusters, waves, the end of tiles, and partial sums. The
-coefficients are fitted to measured times by ``scripts/fit_products.py`` (:class:`~ptxkit.kernels.measured.StreamRates`).
+the shared memory of the busiest SM, delivery by L2 to all SMs, multiplying, and waiting for a ring of few stages, for the
+latency of L2 or, for the share of the bytes that come from there, of device memory. Shared memory receives each stage, and
+each wgmma of 64 rows reads 64 rows of one operand and all of the other, which limits tiles with few columns. What is not
+hidden is added: the launch, clusters, waves, the end of tiles, and partial sums. The coefficients are fitted to measured times
+by ``scripts/fit_products.py`` (:class:`~ptxkit.kernels.measured.StreamRates`).
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
     """
     split = 1 + (rates.split_line - 1) * work.split
     received = (work.rows + work.columns) * split + work.units * (64 + work.wgmma_columns) * rates.reads
+    delivered = work.sms * work.steps * work.delivered * ROW_BYTES
+    misses = work.memory_bytes / (work.memory_bytes + delivered)
     times = (
         work.memory_bytes / (rates.memory_gbs * 1e3 * scale),
         work.steps * received * ROW_BYTES / (rates.shared_gbs * 1e3),
-        work.sms * work.steps * work.delivered * split * ROW_BYTES / (rates.l2_gbs * 1e3 * scale),
+        delivered * split / (rates.l2_gbs * 1e3 * scale),
         work.steps * work.units * work.wgmma_columns * rates.column_us,
-        work.steps * rates.latency_us / work.stages,
+        work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses)) / work.stages,
     )
     hidden = sum(time**rates.order for time in times) ** (1 / rates.order)
     ends = work.ends * rates.end_us + work.scattered * rates.scattered_us
     beside = rates.launch_us + ends + work.waves * rates.wave_us + work.exchanged * rates.exchange_us
     added = (work.partial_bytes > 0) * rates.second_us + work.partial_bytes / (rates.partial_gbs * 1e3 * scale)
-    predicted: float = rates.factor * (hidden + beside + work.clustered * rates.cluster_us + added)
+    predicted: float = hidden + beside + work.clustered * rates.cluster_us + added
     return predicted

@@ -58,11 +58,7 @@ SHAPES = (
     shape(192, 128, 3, 5, boxes=1),
     shape(128, 128, 1, 6),
     shape(64, 256, 1, 5),
-    shape(64, 224, 1, 5, boxes=1),
-    shape(64, 192, 1, 6, boxes=1),
-    shape(64, 160, 1, 6, boxes=1),
     shape(64, 128, 1, 8),
-    shape(64, 96, 1, 8, boxes=1),
 )
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MOST_WAVES = 2  # of CTAs with a part of k
@@ -73,7 +69,7 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
     whole_a = 64 if w.a_layout == "column" else 8
     whole_b = 64 if w.b_layout == "row" else 8
     for tile in SHAPES:
-        for down, across in CLUSTERS:
+        for down, across in CLUSTERS if tile["CONSUMERS"] > 1 else CLUSTERS[:1]:
             if tile["BM"] % (whole_a * across) == 0 and tile["BN"] % (whole_b * down) == 0:
                 clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
                 yield {**tile, **clusters}
