@@ -10,8 +10,8 @@ and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; s
   theirs, and cases with many tiles less for each of them;
 - the mean regret of the variant and tile that all models together choose, over the fastest of the case.
 
-All models have the rates and latencies of the GPU in common. The search takes random steps, with fixed seeds. Printed are the error of the predictions of each
-model, and the regret of the choice.
+All models have the rates and latencies of the GPU in common. The search takes random steps, with fixed seeds. Printed are the
+error of the predictions of each model, and the regret of the choice.
 """
 
 from __future__ import annotations

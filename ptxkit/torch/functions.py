@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ptxkit.errors import UsageError
 from ptxkit.torch.operations import check_tensor, is_autocast
-from ptxkit.torch.table import CALLS, product, rows_of
+from ptxkit.torch.table import CALLS, product, rows_of, takes_any_rows
 
 NormActivation: TypeAlias = Literal["none", "relu", "gelu"]
 LinearActivation: TypeAlias = Literal["none", "gelu"]
@@ -298,7 +298,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Li
     _operands("linear", "x", x, "weight", weight)
     if bias is not None and bias.dtype != weight.dtype:
         raise UsageError(f"linear: bias has the type {bias.dtype}, but weight has {weight.dtype}")
-    if activation == "gelu" and bias is not None and x.dtype != torch.float32 and not any(n % 8 for n in weight.shape):
+    one_launch = activation == "gelu" and bias is not None and x.dtype != torch.float32
+    if one_launch and (not any(n % 8 for n in weight.shape) or takes_any_rows(x.device)):
         return CALLS["linear_gelu"]((rows_of(x), weight, bias)).view(*x.shape[:-1], weight.shape[0])
     y = product(rows_of(x), weight).view(*x.shape[:-1], weight.shape[0])
     if activation == "gelu":

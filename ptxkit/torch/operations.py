@@ -425,11 +425,11 @@ class Operation:
         if able:
             layouts = "".join(a.layouts[i in turned] for i, a in enumerate(self.tensors) if a.layouts)
             with suppress(UnavailableError, UsageError):  # not for this device or these sizes: copies are made
-                made = [(self.workload(d, sizes, kind, checked, training, layouts), v) for d, v in able]
+                made = self.workloads(able, sizes, kind, checked, training, layouts)
                 resolved = chosen(made, where)
         if resolved is None:
             turned = ()
-            made = [(self.workload(d, sizes, kind, checked, training), v) for d, v in known]
+            made = self.workloads(known, sizes, kind, checked, training)
             for workload, _ in made:
                 self.check_inputs(workload, inputs)
             resolved = chosen(made, where)
@@ -458,6 +458,31 @@ class Operation:
             layout: its option ``layout``; "" for the default, or for a description without it.
         """
         return description(**self._fields(description, sizes, kind, options, training, layout))
+
+    def workloads(
+        self,
+        known: Sequence[tuple[type[Workload], Variant]],
+        sizes: Sizes,
+        kind: str,
+        options: Mapping[str, Any],
+        training: bool = False,
+        layout: str = "",
+    ) -> list[tuple[Workload, Variant]]:
+        """The descriptions that accept the sizes and options of a call, with their variants.
+
+        Raises:
+            UsageError: all refuse them; the error is that of the first one.
+        """
+        made: list[tuple[Workload, Variant]] = []
+        error: UsageError | None = None
+        for description, variant in known:
+            try:
+                made.append((self.workload(description, sizes, kind, options, training, layout), variant))
+            except UsageError as refused:
+                error = error or refused
+        if not made and error is not None:
+            raise error
+        return made
 
     def _fields(
         self,

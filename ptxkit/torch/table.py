@@ -22,8 +22,10 @@ from ptxkit.torch.operations import (
     function_of,
     number_of,
 )
+from ptxkit.torch.plan import device_of
 from ptxkit.torch.shapes import product as leading_product
 from ptxkit.workload import registry
+from ptxkit.workload.execute import lacking
 
 ROW_VARIANTS = ("persistent", "vectorized", "fused")
 """Variants of the row kernels, best first: the first takes long rows only, the last any."""
@@ -329,26 +331,42 @@ TENSOR_CORES = (
     ("matmul_wgmma", "step13_stream_k"),  # for few rows of a, and for tiles that would fill little of the last wave
     ("matmul_wgmma", "step10_split_k"),  # for a long k and few results
     ("matmul_wgmma", "step9_swapped"),  # for few rows of a
+    ("matmul_wgmma", "step12_aligned_copy"),  # for rows that TMA cannot read
+    ("matmul_wgmma", "step11_unaligned"),  # for rows of the result that TMA cannot write
     ("matmul_wgmma", "step8_tma_store"),
     ("matmul_mma", "step5_coalesced"),
 )
 """Matrix products of 16-bit types, best first; those to which their description objects at the sizes of a call are left out."""
 
 
+ANY_ROWS = ("matmul_wgmma", "step13_stream_k")
+
+
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a b^T of matrices: a (m, k), b (n, k).
 
     In 16-bit types, operands that are transposes of contiguous matrices are read as they lie in memory where the device has a
-    kernel for it, and copied elsewhere. Kernels on tensor cores take rows of multiples of 16 bytes, so that zeros are appended
-    where k or n has another length.
+    kernel for it, and copied elsewhere. Where rows of k or n elements are no multiples of 16 bytes, devices with wgmma have
+    kernels for them, and zeros are appended for the others.
     """
     if a.dtype == torch.float32:
         found: torch.Tensor = CALLS["matmul_f32"]((a, b.t()))
         return found
     n, k = b.shape
     more_n, more_k = -n % 8, -k % 8
+    if (more_n or more_k) and takes_any_rows(a.device):
+        more_n = more_k = 0
     c: torch.Tensor = CALLS["matmul_nt"]((padded(a, 0, more_k), padded(b, more_n, more_k)))
     return c[:, :n].contiguous() if more_n else c
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def takes_any_rows(device: torch.device) -> bool:
+    """Whether a device has kernels for products of matrices with rows of any length in 16-bit types."""
+    if device.type not in ("cpu", "cuda"):
+        return False
+    kernel, step = ANY_ROWS
+    return lacking(registry.get(kernel).variants()[step], device_of(device), kernel) is None
 
 
 def padded(x: torch.Tensor, rows: int, cols: int) -> torch.Tensor:

@@ -18,11 +18,13 @@ from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
+from ptxkit.workload.choice import choose
 
 LAYOUTS = get_args(Layout)
 OTHERS = [layout for layout in LAYOUTS if layout != "tn"]
 STEPS = [name for name in MatmulWgmma.variants() if name not in ("step10_split_k", "step12_aligned_copy", "ptx")]
 LAST = "step8_tma_store"
+SM_90A = Target.parse("sm_90a")
 
 
 def check(device, m, n, k, variant=LAST, tile=None, **options):
@@ -56,6 +58,61 @@ def in_turn(things):
 @pytest.mark.parametrize(("variant", "layout"), in_turn(STEPS))
 def test_every_step_takes_every_layout(variant, layout):
     check(strict(), 136, 72, 104, variant, layout=layout)
+
+
+SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
+FEW = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 64, "SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 1}
+PARTS_OF_MATRICES = [  # variant, tile, sizes, leading dimensions and other options
+    ("step1_tma", None, (70, 152, 250), {"lda": 288, "ldb": 272, "ldc": 160, "beta": 0.5}),
+    (LAST, SMALL, (70, 152, 250), {"lda": 288, "ldb": 272, "ldc": 160, "epilogue": "bias_gelu"}),
+    (LAST, SMALL, (72, 152, 250), {"lda": 80, "ldb": 152, "ldc": 168, "layout": "nt", "beta": 0.5}),
+    ("step9_swapped", {"TOKENS": 64, "CONSUMERS": 1, "PARTS": 2}, (70, 152, 250), {"lda": 256, "ldb": 272, "ldc": 160}),
+    ("step10_split_k", {**SMALL, "PARTS": 2}, (70, 152, 250), {"lda": 288, "ldb": 256, "ldc": 160}),
+    ("step11_unaligned", SMALL, (70, 147, 250), {"lda": 255, "ldb": 251, "ldc": 168}),
+    ("step12_aligned_copy", SMALL, (70, 147, 250), {"lda": 255, "ldb": 256, "ldc": 161}),
+    ("step13_stream_k", FEW, (70, 147, 250), {"lda": 255, "ldb": 250, "ldc": 161}),
+    ("step13_stream_k", FEW, (70, 148, 250), {"lda": 77, "ldb": 151, "ldc": 149, "layout": "nt"}),
+]
+
+
+@pytest.mark.parametrize(("variant", "tile", "sizes", "options"), PARTS_OF_MATRICES, ids=str)
+def test_parts_of_larger_matrices(variant, tile, sizes, options):
+    """What lies beside a and b is not multiplied, and what lies beside c stays as it is."""
+    workload = MatmulWgmma(*sizes, **options)
+    case = execute.Case(workload, strict(racecheck="warps"), seed=3)
+    result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
+    assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
+    n = workload.n
+    np.testing.assert_array_equal(case.outputs()["c"][:, n:].view(np.uint16), case.inputs["c"][:, n:].view(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"lda": 63}, "lda must be at least 64, the length of a row"),
+        ({"layout": "nt", "ldb": 71}, "ldb must be at least 72, the length of a row"),
+        ({"ldc": 71}, "ldc must be at least 72"),
+    ],
+)
+def test_leading_dimensions_below_the_length_of_a_row_are_refused(options, reason):
+    with pytest.raises(UsageError, match=reason):
+        MatmulWgmma(m=64, n=72, k=64, **options)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "reason"),
+    [
+        ((64, 72, 64), {"lda": 67}, "rows of a have 134 bytes in memory, no multiple of 16"),
+        ((64, 72, 64), {"ldc": 73}, "rows of c have 146 bytes in memory, no multiple of 16"),
+        ((64, 68, 64), {"ldc": 72}, "rows of c have 136 bytes, no multiple of 16"),
+    ],
+)
+def test_rows_that_tma_cannot_copy_are_named(sizes, options, reason):
+    """A store by TMA would write the last 16 bytes of a row as a whole."""
+    workload = MatmulWgmma(*sizes, **options)
+    with pytest.raises(UsageError, match=f"{reason}, as TMA requires: steps 11 to 13"):
+        workload.variant(LAST).select_tile(workload, SM_90A)
+    assert choose(workload, target=SM_90A).variant in ("step11_unaligned", "step12_aligned_copy", "step13_stream_k")
 
 
 def sizes(layout):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import ptxkit.torch as pt
 from ptxkit.errors import UsageError
-from ptxkit.torch import plan
+from ptxkit.torch import plan, table
 from ptxkit.torch.plan import Plan
 from ptxkit.torch.table import OPERATIONS, padded, product
 from ptxkit.workload.execute import lacking
@@ -113,16 +113,29 @@ def test_gradients_of_a_product_copy_no_operand(plans):
     assert [made.layout.turned for made in plans] == [(), (1,), (0, 1)]
 
 
-def test_a_device_without_a_kernel_for_the_layout_copies(plans, monkeypatch):
-    def refused(variant, device, name):
-        return "not here" if name == "matmul_wgmma" else lacking(variant, device, name)
+def without_wgmma(variant, device, name):
+    return "not here" if name == "matmul_wgmma" else lacking(variant, device, name)
 
-    monkeypatch.setattr(plan, "lacking", refused)
+
+def test_a_device_without_a_kernel_for_the_layout_copies(plans, monkeypatch):
+    monkeypatch.setattr(plan, "lacking", without_wgmma)
     a, b = torch.randn(48, 40, **BF16).t(), torch.randn(24, 48, **BF16)
     for _ in range(2):
         assert close(product(a, b), a.double() @ b.double().t())
     (made,) = plans
     assert made.layout.turned == ()
+
+
+@pytest.mark.parametrize("wgmma", [True, False])
+def test_rows_of_any_length_are_padded_only_where_no_kernel_reads_them(plans, monkeypatch, wgmma):
+    if not wgmma:
+        monkeypatch.setattr(plan, "lacking", without_wgmma)
+        monkeypatch.setattr(table, "lacking", without_wgmma)
+    a, b, bias = (torch.randn(shape, **BF16) for shape in ((5, 13), (7, 13), (7,)))
+    assert close(product(a, b), a.double() @ b.double().t())
+    assert close(pt.linear(a, b, bias, "gelu"), F.gelu(F.linear(a.double(), b.double(), bias.double()), approximate="tanh"))
+    shapes = [((5, 13), (7, 13)), ((5, 13), (7, 13), (7,))] if wgmma else [((5, 16), (8, 16))]
+    assert [made.layout.shapes for made in plans] == shapes
 
 
 @pytest.mark.parametrize("turned", [False, True])
