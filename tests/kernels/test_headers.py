@@ -46,6 +46,9 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     ld_shared(v.x, v.y, v.z, v.w, slot);
     ld_volatile_shared(w.x, w.y, w.z, w.w, slot);
     st_shared(slot, make_uint4(1, 2, 3, 4));
+    st_shared(slot, make_uint2(1, 2));
+    st_shared(slot, 1u);
+    st_shared(slot, static_cast<unsigned short>(1));
     fma_rn_f32(v.x, w.x, w.y);
     red_global_add(y, v);
     st_release_gpu_global(reinterpret_cast<unsigned*>(y), ld_acquire_gpu_global(reinterpret_cast<unsigned*>(y)));
@@ -138,6 +141,7 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     cp_async_bulk_tensor_5d_shared_global(a, map, 1, 1, 1, 1, 1, b);
     cp_async_bulk_tensor_5d_global_shared(map, 1, 1, 1, 1, 1, a);
     cp_async_bulk_tensor_2d_shared_global_multicast(a, map, 1, 1, b, 3);
+    cp_async_bulk_tensor_3d_shared_global_multicast(a, map, 1, 1, 1, b, 3);
     cp_async_bulk_tensor_2d_shared_global_cta_group_2(a, map, 1, 1, b);
     cp_async_bulk_tensor_2d_shared_global_cta_group_2_multicast(a, map, 1, 1, b, 3);
     cp_reduce_async_bulk_tensor_2d_global_shared_add(map, 1, 1, a);

@@ -119,9 +119,16 @@ def tile_of(m, n, k, **options):
 
 
 def test_rows_that_begin_within_a_cache_line_are_shared_by_clusters():
-    """With k contiguous in no operand it is the lengths of the other dimensions that count."""
-    aligned, misaligned = tile_of(4096, 4096, 4104, layout="nt"), tile_of(4096, 4096, 4104)
-    assert aligned.CLUSTER_M * aligned.CLUSTER_N == 1
+    """They gain more there. With k contiguous in no operand it is the lengths of the other dimensions that count."""
+
+    def gain(k, layout="tn"):
+        workload = MatmulWgmma(m=4096, n=4096, k=k, layout=layout)
+        single, cluster = ({**wgmma_tiles.shape(128, 256, 2, 4), "CLUSTER_M": ctas, "CLUSTER_N": 1} for ctas in (1, 2))
+        return wgmma_tiles.predicted_us(workload, single) / wgmma_tiles.predicted_us(workload, cluster)
+
+    assert gain(4104) > gain(4096)
+    assert gain(4104) > gain(4104, layout="nt")
+    misaligned = tile_of(4096, 4096, 4104)
     assert misaligned.CLUSTER_M * misaligned.CLUSTER_N == 2
 
 
