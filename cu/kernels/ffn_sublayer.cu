@@ -340,8 +340,9 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_few_rows(
             wgmma_fence();
 #pragma unroll
             for (int q = 0; q < WGMMA_BK / 16; q++) {
-                wgmma(sums[part], matrix_descriptor_128B(w + q * 32),
-                      matrix_descriptor_128B(base + i * L::x_bytes + q * 32), q > 0 || i > 0, T());
+                WgmmaOf<T>::template multiply<Operands<>>(sums[part], matrix_descriptor_128B(w + q * 32),
+                                                          matrix_descriptor_128B(base + i * L::x_bytes + q * 32),
+                                                          q > 0 || i > 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the previous stage has been multiplied
