@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ptxkit import Launch, TensorMap, Tile, cdiv
+from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.gemm import ctas_per_sm, stream_model, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.stream_model import StreamWork
+from ptxkit.kernels.gemm.unaligned import Boxes
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
 
@@ -39,13 +40,6 @@ SPACE = {
     "SHARING": [1, 2, 4, 8],  # tiles of a cluster that share the rows of a
     "CTAS_PER_SM": [2, 1, 3, 4],  # CTAs that share the shared memory of an SM
 }
-
-
-class Boxes(Protocol):
-    """The operands of a product as a template argument, which give the tensor maps for their copies."""
-
-    def boxes(self, a: str, b: str, rows: int, cols: int) -> tuple[TensorMap, TensorMap]:
-        """Tensor maps of the arrays a and b, for copies of ``rows`` rows of a and ``cols`` rows of b, (n, k)."""
 
 
 @dataclass(frozen=True)

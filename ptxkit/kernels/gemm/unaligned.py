@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from ptxkit.kernels.template import TemplateStruct
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
-    from ptxkit.kernels.gemm.swapped import Boxes
 
 SOURCE = "matmul_unaligned.cu"
 BK = 64  # elements of k in a tile
@@ -37,6 +36,13 @@ SPACE = {
     "GROUP": [16, 4, 8, 32, 1],  # rows of tiles in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
     "REGISTERS": [200, 0],  # registers of a consumer thread; 0: the same as of a producer thread
 }
+
+
+class Boxes(Protocol):
+    """The operands of a product as a template argument, which give the tensor maps for their copies."""
+
+    def boxes(self, a: str, b: str, rows: int, cols: int) -> tuple[TensorMap, TensorMap]:
+        """Tensor maps of the arrays a and b, for copies of ``rows`` rows of a and ``cols`` rows of b, (n, k)."""
 
 
 @dataclass(frozen=True)
