@@ -1,19 +1,21 @@
 """Simulates sweeps on 1 to 1,000 GPUs from the times of a measured sweep, and names what limits each.
 
-    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--configurations 10000] [--cores 16]
+    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--each 50] [--cores 16] [--measure-ms 31,500,5000]
 
-The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--answer-ms`` for each of
-the two answers of a configuration, and ``--bundle-ms`` for each task of Dask. The class
-:class:`~ptxkit.cluster.placing.Placing` itself decides which worker gets how many configurations at a time, and when, on the
-clock of the simulation. The ``--cores`` of each worker compile, and its GPU measures one configuration at a time, in the
-order of their arrival. Times of compiling and of measuring are drawn from the journal of a sweep on a GPU, or have an
-exponential distribution with the means ``--compile-ms`` and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most
-3 configurations for each compiling process are in flight. A measuring process starts in ``--start-s`` seconds. Images travel
-in ``--image-ms`` unless the worker that measures has compiled them. What the policy itself takes, which grows with the
-workers and with what waits, is not part of the model.
+The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--task-ms`` for each task of
+Dask, ``--answer-ms`` for each of the two answers of a configuration, and ``--record-ms`` to record it and choose another one.
+``scripts/cluster_tasks.py --costs`` measures these three. The class :class:`~ptxkit.cluster.placing.Placing` itself decides
+which worker gets how many configurations at a time, and when, on the clock of the simulation; the time that it takes on this
+machine, which grows with the workers, is time of the client, too. The ``--cores`` of each worker compile, and its GPU measures
+one configuration at a time, in the order of their arrival. Times of compiling and of measuring are drawn from the journal of a
+sweep on a GPU, or have an exponential distribution with the means ``--compile-ms`` and ``--measure-ms``. As in
+:class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling process are in flight. A measuring process starts
+in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker that measures has compiled them.
 
-``limit`` names the server with the highest share of busy time: ``client``, ``compile`` or ``GPU``; or ``start`` where the
-processes start for more than half of the time.
+Each sweep has ``--each`` configurations for each GPU. The rate and the shares are those of the time in which the second to the
+ninth tenth of them are measured, so that neither the start of the processes nor the end, when GPUs become idle, is
+part of them; ``seconds`` is the time of the whole sweep. ``limit`` names the server with the highest share of busy time:
+``client``, ``compile`` or ``GPU``; it is ``none`` below 80%, where messages and times that vary are what is waited for.
 """
 
 from __future__ import annotations
@@ -22,17 +24,22 @@ import argparse
 import heapq
 import random
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptxkit.cluster import placing, workers
+from ptxkit.cluster import jobs as cluster_jobs
+from ptxkit.cluster import placing
 from ptxkit.cluster.dispatch import PLACE_S
 from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.placing import Placing
 from ptxkit.sweep.journal import read
 from ptxkit.sweep.run import AHEAD
+
+LIMITS = 0.8  # share of busy time from which on a server is the limit
+Draw = Callable[[], float]
 
 
 class Clock:
@@ -53,23 +60,27 @@ class Simulation:
     gpus: int
     count: int
     cores: int
+    task: float
     answer: float
-    bundle: float
+    record: float
     image: float
     start: float
-    compiling: Callable[[], float]
-    measuring: Callable[[], float]
+    compiling: Draw
+    measuring: Draw
     clock: Clock
     busy: dict[str, float] = field(default_factory=lambda: {"client": 0.0, "compile": 0.0, "GPU": 0.0})
-    bundles: int = 0
+    tasks: int = 0
+    policy: float = 0.0  # seconds of the client that are not counted yet
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
 
     def run(self) -> float:
-        """The seconds until the last configuration is measured."""
+        """The seconds until the last configuration is measured; then ``steady`` has the time and the busy seconds of servers
+        at the second and after the ninth tenth of the configurations."""
+        self.steady: list[tuple[float, dict[str, float]]] = []
         self.left, self.flight, self.done = self.count, 0, 0
         self.requests: list[tuple[float, Callable[[], None]]] = []  # that wait for the client, with what each takes
-        self.serving = False
+        self.serving = self.waking = False
         self.placing = Placing()
         self.workers = [WorkerState(str(n), str(n), "host", {CPU: self.cores, GPU: 1}, {}) for n in range(self.gpus)]
         self.idle = {CPU: [self.cores] * self.gpus, GPU: [1] * self.gpus}
@@ -98,7 +109,8 @@ class Simulation:
         self.serving = bool(self.requests)
         if self.serving:
             requests, self.requests = self.requests, []
-            seconds = sum(each for each, _ in requests)
+            seconds = sum(each for each, _ in requests) + self.policy
+            self.policy = 0.0
             self.busy["client"] += seconds
             self._after(seconds, lambda: self._served([request for _, request in requests]))
 
@@ -117,13 +129,23 @@ class Simulation:
 
     def _place(self) -> None:
         """Send jobs to workers, as many and as often as the policy of the cluster says."""
+        begin = time.perf_counter()
+        chosen = []
         for worker, jobs in self.placing.next(self.workers):
-            self.bundles += 1
+            chosen.append((worker, jobs))
             for job in jobs:
                 worker.give(job, None)  # type: ignore[arg-type]  # nothing asks for its bundle
-            self._client(self.bundle, lambda worker=worker, jobs=jobs: self._arrive(worker, jobs))  # type: ignore[misc]
-        if self.placing.hurried:
-            self._after(PLACE_S, self._place)
+        self.policy += time.perf_counter() - begin  # is taken with the next request
+        for worker, jobs in chosen:
+            self._client(self.task, lambda worker=worker, jobs=jobs: self._arrive(worker, jobs))  # type: ignore[misc]
+        self.tasks += len(chosen)
+        if self.placing.hurried and not self.waking:
+            self.waking = True
+            self._after(PLACE_S, self._woken)
+
+    def _woken(self) -> None:
+        self.waking = False
+        self._place()
 
     def _arrive(self, worker: WorkerState, jobs: Sequence[Job]) -> None:
         worker = int(worker.address)
@@ -161,66 +183,72 @@ class Simulation:
             return
         self.done += 1
         self.flight -= 1
-        self._ask()
+        if self.done in (self.count // 10, self.count * 9 // 10):
+            self.steady.append((self.clock.now, dict(self.busy)))
+        self._client(self.record, self._ask)
 
 
-def drawn(values: Sequence[float], mean: float, generator: random.Random) -> Callable[[], float]:
+def drawn(values: Sequence[float], mean: float, generator: random.Random) -> Draw:
     """Draws from measured values, or from an exponential distribution where there are none."""
     return (lambda: generator.choice(values)) if values else (lambda: generator.expovariate(1 / mean))
 
 
+def simulated(gpus: int, given: argparse.Namespace, compiling: Draw, measuring: Draw, clock: Clock) -> Simulation:
+    """A sweep that has been simulated."""
+    clock.now = 0.0
+    costs = (each / 1e3 for each in (given.task_ms, given.answer_ms, given.record_ms, given.image_ms))
+    made = Simulation(gpus, given.each * gpus, given.cores, *costs, given.start_s, compiling, measuring, clock)
+    made.run()
+    return made
+
+
+def row(found: Simulation, linear: float | None) -> tuple[str, float]:
+    """The line of a simulated sweep, and its configurations a second for each GPU."""
+    (begin, before), (end, after) = found.steady
+    steady = end - begin
+    shares = {name: (after[name] - before[name]) / steady for name in found.busy}
+    shares = {name: share / (1 if name == "client" else found.gpus) for name, share in shares.items()}
+    limit = max(shares, key=lambda name: shares[name])
+    rate = (found.count * 9 // 10 - found.count // 10) / steady
+    busy = f"{shares['client']:11.0%}  {shares['compile']:12.0%}  {shares['GPU']:8.0%}"
+    over = rate / found.gpus / (linear or rate / found.gpus)
+    text = f"{found.gpus:4}  {found.count:14}  {found.clock.now:7.1f}  {rate:8.1f}  {over:11.2f}  {busy}  {found.tasks:6}"
+    return f"{text}  {limit if shares[limit] >= LIMITS else 'none'}", rate / found.gpus
+
+
 def main() -> None:
-    """Print a table."""
+    """Print a table for each time of measuring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journal", nargs="?", type=Path, help="of a sweep on a GPU")
     parser.add_argument("--gpus", default="1,2,4,8,16,64,256,1000", help="numbers of GPUs, separated by commas")
-    parser.add_argument("--configurations", type=int, default=10_000)
+    parser.add_argument("--each", type=int, default=50, help="configurations for each GPU")
     parser.add_argument("--cores", type=int, default=16, help="compiling processes of each GPU's worker")
-    parser.add_argument("--answer-ms", type=float, default=1.0, help="of the client and the scheduler for an answer")
-    parser.add_argument("--bundle-ms", type=float, default=4.0, help="of the client and the scheduler for a task of Dask")
+    parser.add_argument("--task-ms", type=float, default=5.0, help="of the client and the scheduler for a task of Dask")
+    parser.add_argument("--answer-ms", type=float, default=0.1, help="of the client and the scheduler for an answer")
+    parser.add_argument("--record-ms", type=float, default=0.4, help="of the client to record a configuration")
     parser.add_argument("--image-ms", type=float, default=5.0, help="for the image of a configuration to travel")
     parser.add_argument("--start-s", type=float, default=6.0, help="for a measuring process to start")
     parser.add_argument("--compile-ms", type=float, default=315.0)
-    parser.add_argument("--measure-ms", type=float, default=32.0)
+    parser.add_argument("--measure-ms", default="31,500,5000", help="one or several, separated by commas")
     given = parser.parse_args()
     entries = read(given.journal).entries if given.journal else []
     timed = [e for e in entries if e.status in ("ok", "slow")]
     compiles = [e.compile_s for e in timed]
     measures = [e.prepare_s + e.verify_s + e.time_s for e in timed]
-    means = [statistics.fmean(v) if v else m / 1e3 for v, m in ((compiles, given.compile_ms), (measures, given.measure_ms))]
-    print(f"{given.configurations} configurations: compile {1e3 * means[0]:.0f} ms, measure {1e3 * means[1]:.0f} ms, ", end="")
-    print(f"client {given.answer_ms:g} ms an answer and {given.bundle_ms:g} ms a task, ", end="")
-    print(f"{given.cores} compiling processes for each GPU")
-    print("GPUs  seconds  a second  over linear  client busy  compile busy  GPU busy  tasks  limit")
-    first = 0.0
     clock = Clock()
-    placing.time = workers.time = clock  # type: ignore[assignment]
-    for gpus in map(int, given.gpus.split(",")):
-        generator = random.Random(gpus)
-        compiling, measuring = (
-            drawn(values, mean, generator) for values, mean in zip((compiles, measures), means, strict=True)
-        )
-        clock.now = 0.0
-        milliseconds = (given.answer_ms, given.bundle_ms, given.image_ms)
-        simulation = Simulation(
-            gpus,
-            given.configurations,
-            given.cores,
-            *(each / 1e3 for each in milliseconds),
-            given.start_s,
-            compiling,
-            measuring,
-            clock,
-        )
-        seconds = simulation.run()
-        shares = {"client": simulation.busy["client"] / seconds}
-        shares |= {name: simulation.busy[name] / gpus / seconds for name in ("compile", "GPU")}
-        limit = "start" if given.start_s > seconds / 2 else max(shares, key=lambda name: shares[name])
-        rate = given.configurations / seconds
-        first = first or rate / gpus
-        busy = f"{shares['client']:11.0%}  {shares['compile']:12.0%}  {shares['GPU']:8.0%}"
-        row = f"{gpus:4}  {seconds:7.1f}  {rate:8.1f}  {rate / gpus / first:11.2f}  {busy}"
-        print(f"{row}  {simulation.bundles:5}  {limit}", flush=True)
+    placing.time = cluster_jobs.time = clock  # type: ignore[assignment]
+    for measure_ms in map(float, given.measure_ms.split(",") if not measures else ["0"]):
+        means = [statistics.fmean(v) if v else m / 1e3 for v, m in ((compiles, given.compile_ms), (measures, measure_ms))]
+        costs = f"{given.task_ms:g} ms a task, {given.answer_ms:g} ms an answer, {given.record_ms:g} ms a configuration"
+        print(f"compile {1e3 * means[0]:.0f} ms, measure {1e3 * means[1]:.0f} ms; client: {costs}")
+        print("GPUs  configurations  seconds  a second  over linear  client busy  compile busy  GPU busy   tasks  limit")
+        linear = None
+        for gpus in map(int, given.gpus.split(",")):
+            generator = random.Random(gpus)
+            draws = [drawn(values, mean, generator) for values, mean in zip((compiles, measures), means, strict=True)]
+            text, each = row(simulated(gpus, given, draws[0], draws[1], clock), linear)
+            linear = linear or each
+            print(text, flush=True)
 
 
 if __name__ == "__main__":

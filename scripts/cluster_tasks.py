@@ -1,7 +1,7 @@
 """Measures what a cluster costs for each configuration of a sweep, with workers that simulate compiling and measuring.
 
     python scripts/cluster_tasks.py [--gpus 1,2,4] [--evaluations 574] [--compile-ms 315] [--measure-ms 32]
-        [--slots 16] [--profile]
+        [--slots 16] [--profile] | --costs
 
 Everything of a sweep with ``--cluster local-gpus`` is real but the work: on each worker, a compilation sleeps for
 ``--compile-ms``, and a measurement, one at a time, for ``--measure-ms``. The defaults are the mean times of
@@ -10,7 +10,11 @@ scheduler and the connections take, also on a machine without a GPU; they say no
 
 The columns are, for each number of simulated GPUs: seconds from the first to the last measurement; configurations a second in
 that time, over those of one and their number; the share of the time in which the simulated GPUs measured; milliseconds of
-processor time of this process, which has the client and the scheduler, for each configuration; Dask tasks.
+processor time of this process, which has the client and the scheduler, for each configuration, and of its main thread, which
+chooses and records them; Dask tasks.
+
+With ``--costs``, what ``scripts/cluster_simulation.py`` takes for a task of Dask and for an answer is measured: tasks whose
+jobs do nothing are sent at the highest rate of :mod:`ptxkit.cluster.placing`, with 1 and with 33 jobs each.
 """
 
 from __future__ import annotations
@@ -22,14 +26,17 @@ import pstats
 import tempfile
 import threading
 import time
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
-from ptxkit.cluster import start
+from ptxkit.cluster import placing, start
 from ptxkit.cluster.bundles import Bundles
 from ptxkit.cluster.connection import Connection, connected
 from ptxkit.cluster.executor import ClusterExecutor
 from ptxkit.cluster.gpus import ClusterGpu
+from ptxkit.cluster.jobs import CPU, Job
+from ptxkit.cluster.team import Team
 from ptxkit.sweep import search
 from ptxkit.sweep.journal import Journal
 from ptxkit.sweep.problem import Problem, explore
@@ -91,8 +98,8 @@ def simulate(compile_s: float, measure_s: float) -> None:
     tasks._prepare = lambda executor, tiles: None
 
 
-def swept(cluster: Connection, evaluations: int, folder: Path) -> tuple[float, float, int]:
-    """Seconds between the first and the last measurement, processor seconds of this process, and Dask tasks."""
+def swept(cluster: Connection, evaluations: int, folder: Path) -> tuple[float, float, float, int]:
+    """Seconds between the first and the last measurement, processor seconds of this process and of this thread, Dask tasks."""
     tiles = explore(PROBLEM).tiles
     executor = ClusterExecutor(cluster, PROBLEM, 0, 60.0, timed=True, say=print, gpu=MODEL)
     journal = Journal(folder / "journal", PROBLEM, MODEL)
@@ -109,12 +116,33 @@ def swept(cluster: Connection, evaluations: int, folder: Path) -> tuple[float, f
 
     Bundles.send = counted  # type: ignore[method-assign]
     try:
-        begin = time.process_time()
+        begin, mine = time.process_time(), time.thread_time()
         sweep.run()
-        used = time.process_time() - begin
+        used, mine = time.process_time() - begin, time.thread_time() - mine
     finally:
         Bundles.send = placed  # type: ignore[method-assign]
-    return sweep.spent["explored"] - sweep.spent["first"], used, count
+    return sweep.spent["explored"] - sweep.spent["first"], used, mine, count
+
+
+def costs(tasks: int = 200) -> None:
+    """Print what a task of Dask and an answer take of this process."""
+    with connected("local", None, False, 2) as cluster:
+        team = Team(cluster, (), print)
+        while len(team.workers()) < len(cluster.workers()):
+            time.sleep(0.1)
+        found = {}
+        for each in (1, 33):
+            jobs = [[Job("nothing", CPU, int, lambda: ()) for _ in range(each)] for _ in range(tasks)]
+            begin = time.process_time()
+            for number, some in enumerate(jobs):
+                worker = team.workers()[number % len(team.workers())]
+                team.dispatcher._post(team.dispatcher._bundles.send, worker, some)
+                time.sleep(1 / placing.BUNDLES_S)
+            wait([job.future for some in jobs for job in some])
+            found[each] = (time.process_time() - begin) / tasks
+        team.end()
+    answer = (found[33] - found[1]) / 32
+    print(f"a task {1e3 * (found[1] - answer):.2f} ms, an answer {1e3 * answer:.2f} ms", flush=True)
 
 
 def main() -> None:
@@ -126,10 +154,14 @@ def main() -> None:
     parser.add_argument("--measure-ms", type=float, default=32.0, help="that a measurement sleeps")
     parser.add_argument("--slots", type=int, default=16, help="compilations that each worker executes at a time")
     parser.add_argument("--profile", action="store_true", help="print where this process spends its time")
+    parser.add_argument("--costs", action="store_true", help="measure what a task of Dask and an answer take")
     given = parser.parse_args()
     os.environ["PTXKIT_EMULATOR_THREADS"] = "1"
     print(f"{len(os.sched_getaffinity(0))} processors; load {os.getloadavg()[0]:.1f} before", flush=True)
-    print("GPUs  seconds  a second  over linear  GPUs busy  processor ms  tasks", flush=True)
+    if given.costs:
+        costs()
+        return
+    print("GPUs  seconds  a second  over linear  GPUs busy  processor ms  main ms  tasks", flush=True)
     first = 0.0
     for count in map(int, given.gpus.split(",")):
         gpus = [ClusterGpu(MODEL, f"GPU-{os.getpid()}-{i}", "0", "sm_90a", 132, 50 << 20, 80 << 30) for i in range(count)]
@@ -140,7 +172,7 @@ def main() -> None:
             if given.profile:
                 threading.setprofile(profile.dispatcher) if hasattr(profile, "dispatcher") else None
                 cluster.client.loop.add_callback(profile.enable)
-            seconds, used, tasks = swept(cluster, given.evaluations, Path(folder))
+            seconds, used, mine, tasks = swept(cluster, given.evaluations, Path(folder))
             if given.profile:
                 cluster.client.loop.add_callback(profile.disable)
                 time.sleep(1)
@@ -149,7 +181,7 @@ def main() -> None:
         first = first or rate / count
         busy = given.evaluations * given.measure_ms / 1e3 / count / seconds
         row = f"{count:4}  {seconds:7.1f}  {rate:8.1f}  {rate / count / first:11.2f}  {busy:9.0%}"
-        print(f"{row}  {1e3 * used / given.evaluations:12.1f}  {tasks:5}", flush=True)
+        print(f"{row}  {1e3 * used / given.evaluations:12.1f}  {1e3 * mine / given.evaluations:7.2f}  {tasks:5}", flush=True)
 
 
 if __name__ == "__main__":

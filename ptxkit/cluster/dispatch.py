@@ -222,8 +222,12 @@ class Dispatcher:
                 self._bundles.send(worker, [job])
             elif not job.future.done():
                 job.future.set_exception(FaultError("its worker is not there any more"))
-        busy = self._placing.waits(CPU) or self._placing.waits(GPU) or any(worker.running for worker in self.workers.values())
-        if self._suspects.aside and not busy:
+        if self._suspects.aside and not self._busy():
             self._placing.again(self._suspects.judge())
         for chosen, jobs in self._placing.next(self.workers.values()):
             self._bundles.send(chosen, jobs)
+
+    def _busy(self) -> bool:
+        """Whether jobs wait or are executed."""
+        waits = self._placing.waits(CPU) or self._placing.waits(GPU)
+        return waits or any(worker.running for worker in self.workers.values())

@@ -78,16 +78,20 @@ class WorkerState:
     rests: int = 0
     rests_until: float = 0.0
     state: str = ""
-    _count: Counter[str] = field(default_factory=Counter)
+    _count: dict[str, int] = field(default_factory=lambda: {CPU: 0, GPU: 0})
+    _suspects: set[Job] = field(default_factory=set)  # those of the running jobs during which a worker ended before
 
     def give(self, job: Job, bundle: Bundle) -> None:
         """It has got a job."""
         self.running[job] = bundle
         self._count[job.resource] += 1
+        if job.ended:
+            self._suspects.add(job)
 
     def take(self, job: Job) -> Bundle:
         """It does not have a job any more."""
         self._count[job.resource] -= 1
+        self._suspects.discard(job)
         return self.running.pop(job)
 
     def room(self, resource: str, ahead: int = 0) -> int:
@@ -118,7 +122,7 @@ class WorkerState:
     @property
     def suspected(self) -> bool:
         """Whether it executes a job alone because the job may end it."""
-        return any(job.ended for job in list(self.running))
+        return bool(self._suspects)
 
     def line(self) -> str:
         """What it has done and is doing, for a line of progress."""

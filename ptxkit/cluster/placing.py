@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
+from ptxkit.cluster.waiting import Waiting
 
 BUNDLES_S = 80.0  # most bundles of a resource a second: each takes some milliseconds of the client and its scheduler
 AT_ONCE = 8  # bundles that may follow each other without a pause
 LEAD_S = 0.2  # of work that waits on a worker, so that its GPU need not wait for an answer of the client
-MOST_LEAD_S = 2.0  # where many workers share the bundles of a second
+MOST_LEAD_S = 15.0  # where many workers share the bundles of a second: 1,000 of them have their turn after 12.5 s
+FEW = 16  # workers, all of which are looked at whenever something has changed
+LOOK_EACH_S = 2e-5  # for each worker, until more of them are looked at again, which takes about a tenth of it
 
 
 class _Budget:
@@ -39,24 +41,23 @@ class Placing:
     where a job takes longer than that.
 
     Attributes:
-        hurried: whether jobs wait for nothing but the time at which another bundle may be sent.
+        hurried: whether jobs wait for the time at which another bundle may be sent, or workers are looked at again.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Job]] = {CPU: deque(), GPU: deque()}
+        self._waiting = {CPU: Waiting(), GPU: Waiting()}
         self._pinned: list[Job] = []  # jobs that one worker must execute
         self._seconds: dict[str, float] = {}  # resource -> mean time of its jobs
         self._budget = {CPU: _Budget(), GPU: _Budget()}
         self.hurried = False
+        self._looked_at = -math.inf
 
     def accept(self, job: Job, *, first: bool = False) -> None:
         """Let a job wait for a worker, after the others unless it is to be the ``first``."""
         if job.only:
             self._pinned.append(job)
-        elif first:
-            self._waiting[job.resource].appendleft(job)
         else:
-            self._waiting[job.resource].append(job)
+            self._waiting[job.resource].add(job, first=first)
 
     def again(self, jobs: list[Job]) -> None:
         """Let jobs that were placed before wait in front of the others, in their order."""
@@ -70,7 +71,8 @@ class Placing:
 
     def waits(self, resource: str) -> bool:
         """Whether jobs wait for a resource."""
-        return bool(self._waiting[resource])
+        waiting = self._waiting[resource]
+        return bool(waiting or waiting.suspects)
 
     def everything(self) -> list[Job]:
         """All jobs that wait."""
@@ -86,84 +88,78 @@ class Placing:
                 self._pinned.remove(job)
                 yield worker, job
 
-    def next(self, workers: Iterable[WorkerState]) -> Iterator[tuple[WorkerState, list[Job]]]:
+    def next(self, workers: Collection[WorkerState]) -> Iterator[tuple[WorkerState, list[Job]]]:
         """Workers, and the jobs that each of them is to get now. Each must be sent before the next one is asked for."""
-        every = list(workers)
+        now = time.monotonic()
+        if len(workers) > FEW and now - self._looked_at < LOOK_EACH_S * len(workers):
+            self.hurried = True
+            return
+        self._looked_at = now
         self.hurried = False
         for resource in (GPU, CPU):
-            able = [worker for worker in every if worker.slots.get(resource)]
-            reserved, suspect = self._suspect(resource, able)
-            if reserved is not None and suspect is not None:
-                yield reserved, [suspect]
+            waiting = self._waiting[resource]
+            if not waiting.suspects and not self._may_send(resource):
+                continue
+            able = [worker for worker in workers if worker.slots.get(resource)]
+            reserved = None
+            if waiting.suspects:
+                reserved = self._reserved(resource, able)
+                if reserved is not None and not reserved.running:
+                    yield reserved, [waiting.suspects.popleft()]
             able = [worker for worker in able if worker is not reserved and not worker.suspected]
             sent = True
-            while sent:
+            while sent and able and self._may_send(resource):
                 sent = False
                 for bundle in self._round(resource, able):
                     sent = True
                     yield bundle
 
-    def _suspect(self, resource: str, able: list[WorkerState]) -> tuple[WorkerState | None, Job | None]:
-        """The worker that is kept for jobs that were executed by a worker that ended; and one of them, if it is free.
+    def _may_send(self, resource: str) -> bool:
+        """Whether jobs wait and a bundle may be sent: looking at each of many workers in vain would take the client's time."""
+        left = self._budget[resource].left()
+        self.hurried |= bool(self._waiting[resource] and not left)
+        return bool(self._waiting[resource] and left)
+
+    @staticmethod
+    def _reserved(resource: str, able: list[WorkerState]) -> WorkerState | None:
+        """The worker that is kept for jobs that were executed by a worker that ended.
 
         One that has executed jobs before is preferred: on another, the job would be suspected again if the worker ended
         for another reason while its processes start, which takes seconds.
         """
-        suspect = next((job for job in self._waiting[resource] if job.ended), None)
-        if suspect is None:
-            return None, None
-        reserved = min(able, key=lambda worker: (not worker.done[resource], len(worker.running)), default=None)
-        if reserved is None or reserved.running:
-            return reserved, None
-        self._waiting[resource].remove(suspect)
-        return reserved, suspect
+        return min(able, key=lambda worker: (not worker.done[resource], len(worker.running)), default=None)
 
     def _round(self, resource: str, able: list[WorkerState]) -> Iterator[tuple[WorkerState, list[Job]]]:
         """One bundle for each worker that can get more, those with little to do first; jobs are divided evenly."""
         waiting, budget = self._waiting[resource], self._budget[resource]
-        if not waiting or not able:
-            return
         rooms = self._rooms(resource, able)
-        free = [worker for worker, room in rooms.items() if room > 0]
-        free.sort(key=lambda worker: worker.count(resource) / worker.slots[resource])
+        free = sorted(rooms, key=lambda worker: worker.count(resource) / worker.slots[resource])
         for place, worker in enumerate(free):
-            ready = sum(not job.ended for job in waiting)
-            left = budget.left()
-            self.hurried |= bool(ready and not left)
-            if not ready or not left:
+            if not self._may_send(resource):
                 return
+            share = math.ceil(len(waiting) / min(budget.left(), len(free) - place))
             budget.take()
-            share = math.ceil(ready / min(left, len(free) - place))
-            yield worker, self._chosen(waiting, worker, min(share, rooms[worker]))
+            yield worker, waiting.take(min(share, rooms[worker]), worker.address)
 
     def _rooms(self, resource: str, able: list[WorkerState]) -> dict[WorkerState, int]:
-        """How many more jobs each worker can get: no more than its share of all jobs, however short the first ones were.
+        """How many more jobs workers can get: no more than the share of each of all jobs, however short the first ones were.
 
         Jobs do not move from one worker to another, and the first answers are those of the shortest jobs.
         """
-        jobs = len(self._waiting[resource]) + sum(worker.count(resource) for worker in able)
-        each = jobs / sum(worker.slots[resource] for worker in able)
+        counts = [worker.count(resource) for worker in able]
+        slots = [worker.slots[resource] for worker in able]
+        each = (len(self._waiting[resource]) + sum(counts)) / sum(slots)
+        ahead = self._ahead(resource, len(able))
         rooms = {}
-        for worker in able:
-            share = max(worker.slots[resource], math.ceil(each * worker.slots[resource]))
-            rooms[worker] = min(worker.room(resource, self._ahead(resource, worker, len(able))), share - worker.count(resource))
+        for worker, count, mine in zip(able, counts, slots, strict=True):
+            if count < (1 + ahead) * mine:
+                share = max(mine, math.ceil(each * mine))
+                room = min(worker.room(resource, int(mine * ahead)), share - count)
+                if room > 0:
+                    rooms[worker] = room
         return rooms
 
-    def _ahead(self, resource: str, worker: WorkerState, workers: int) -> int:
-        """How many jobs wait on a worker while it executes others."""
+    def _ahead(self, resource: str, workers: int) -> float:
+        """How many jobs wait for each slot of a worker while it executes others."""
         seconds = self._seconds.get(resource)
-        if seconds is None:
-            return 0
-        lead = min(MOST_LEAD_S, LEAD_S + workers / BUNDLES_S)
-        return int(worker.slots[resource] * lead / max(seconds, 1e-3))
-
-    @staticmethod
-    def _chosen(waiting: deque[Job], worker: WorkerState, count: int) -> list[Job]:
-        """Take jobs for a worker: those that prefer it before others."""
-        ready = [job for job in waiting if not job.ended]
-        chosen = sorted(ready, key=lambda job: job.prefers != worker.address)[:count]
-        taken = set(chosen)
-        rest = [job for job in waiting if job not in taken]
-        waiting.clear()
-        waiting.extend(rest)
-        return chosen
+        return 0.0 if seconds is None else min(MOST_LEAD_S, LEAD_S + workers / BUNDLES_S) / max(seconds, 1e-3)

@@ -23,6 +23,8 @@ from ptxkit.sweep.problem import Problem
 from ptxkit.workload.ahead import processes
 from ptxkit.workload.launch import Tile
 
+NICENESS = 10  # of compiling processes beside a measuring one, which must not wait for a processor
+
 
 class LocalExecutor:
     """An :class:`~ptxkit.sweep.executor.Executor` on this machine.
@@ -45,7 +47,7 @@ class LocalExecutor:
             self._slots,
             mp_context=get_context("spawn"),
             initializer=_without_gpu,
-            initargs=(os.getpid(),),
+            initargs=(os.getpid(), NICENESS if timed else 0),
             max_tasks_per_child=1 if slow else None,  # a process does not return the gigabytes of a large compilation
         )
         self._measurer = ThreadPoolExecutor(1)  # a thread that waits for the measuring process
@@ -140,8 +142,13 @@ class LocalExecutor:
         )
 
 
-def _without_gpu(parent: int) -> None:
-    """Initialise a worker process: it sees no GPU, leaves Ctrl-C to the parent process, and ends with it."""
+def _without_gpu(parent: int, niceness: int) -> None:
+    """Initialise a worker process: it sees no GPU, leaves Ctrl-C to the parent process, and ends with it.
+
+    Args:
+        niceness: by which its priority on the processors is lower than that of the parent process.
+    """
+    os.nice(niceness)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -46,9 +46,11 @@ def clock(monkeypatch):
     return now
 
 
-def accepted(count, **given):
+def accepted(count, suspect=None, **given):
+    """Jobs that wait; a worker has ended while it executed the one whose number is ``suspect``."""
     waiting, jobs = Placing(), [job(**given) for _ in range(count)]
-    for one in jobs:
+    for number, one in enumerate(jobs):
+        one.ended += ["c"] * (number == suspect)
         waiting.accept(one)
     return waiting, jobs
 
@@ -100,8 +102,7 @@ def test_a_worker_gets_what_it_compiled(clock):
 
 
 def test_a_suspect_is_executed_alone(clock):
-    waiting, jobs = accepted(4, resource=CPU)
-    jobs[2].ended.append("c")
+    waiting, jobs = accepted(4, suspect=2, resource=CPU)
     a, b = worker("a", cpu=4), worker("b", cpu=4)
     placed(waiting, [a, b])
     assert list(a.running) == [jobs[2]]
@@ -173,8 +174,7 @@ def test_a_worker_that_was_started_again_is_named_once():
 
 
 def test_a_suspect_is_executed_on_a_worker_whose_processes_have_started(clock):
-    waiting, jobs = accepted(1)
-    jobs[0].ended.append("c")
+    waiting, _ = accepted(1, suspect=0)
     fresh, warm = worker("fresh"), worker("warm")
     warm.done[GPU] = 3
     assert placed(waiting, [fresh, warm]) == [("warm", 1)]
