@@ -1,6 +1,6 @@
 """Simulates sweeps on 1 to 1,000 GPUs from the times of a measured sweep, and names what limits each.
 
-    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--each 50] [--cores 16] [--measure-ms 31,500,5000]
+    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--each 150] [--cores 16] [--measure-ms 31,500,5000]
 
 The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--task-ms`` for each task of
 Dask, ``--answer-ms`` for each of the two answers of a configuration, and ``--record-ms`` to record it and choose another one.
@@ -12,8 +12,8 @@ sweep on a GPU, or have an exponential distribution with the means ``--compile-m
 :class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling process are in flight. A measuring process starts
 in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker that measures has compiled them.
 
-Each sweep has ``--each`` configurations for each GPU. The rate and the shares are those of the time in which the second to the
-ninth tenth of them are measured, so that neither the start of the processes nor the end, when GPUs become idle, is
+Each sweep has ``--each`` configurations for each GPU, and at least 2,000. Rate and shares are those of the time in which the
+second to the ninth tenth of them are measured, so that neither the start of the processes nor the end, when GPUs become idle, is
 part of them; ``seconds`` is the time of the whole sweep. ``limit`` names the server with the highest share of busy time:
 ``client``, ``compile`` or ``GPU``; it is ``none`` below 80%, where messages and times that vary are what is waited for.
 """
@@ -38,6 +38,7 @@ from ptxkit.cluster.placing import Placing
 from ptxkit.sweep.journal import read
 from ptxkit.sweep.run import AHEAD
 
+LEAST = 2000  # configurations of a simulated sweep
 LIMITS = 0.8  # share of busy time from which on a server is the limit
 Draw = Callable[[], float]
 
@@ -197,7 +198,7 @@ def simulated(gpus: int, given: argparse.Namespace, compiling: Draw, measuring: 
     """A sweep that has been simulated."""
     clock.now = 0.0
     costs = (each / 1e3 for each in (given.task_ms, given.answer_ms, given.record_ms, given.image_ms))
-    made = Simulation(gpus, given.each * gpus, given.cores, *costs, given.start_s, compiling, measuring, clock)
+    made = Simulation(gpus, max(given.each * gpus, LEAST), given.cores, *costs, given.start_s, compiling, measuring, clock)
     made.run()
     return made
 
@@ -221,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journal", nargs="?", type=Path, help="of a sweep on a GPU")
     parser.add_argument("--gpus", default="1,2,4,8,16,64,256,1000", help="numbers of GPUs, separated by commas")
-    parser.add_argument("--each", type=int, default=50, help="configurations for each GPU")
+    parser.add_argument("--each", type=int, default=150, help="configurations for each GPU")
     parser.add_argument("--cores", type=int, default=16, help="compiling processes of each GPU's worker")
     parser.add_argument("--task-ms", type=float, default=5.0, help="of the client and the scheduler for a task of Dask")
     parser.add_argument("--answer-ms", type=float, default=0.1, help="of the client and the scheduler for an answer")

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def command() -> None:
-    """Start and show a cluster of workers for --cluster.
+    """Start the scheduler and the workers of a Dask cluster, and show their state.
 
-    A worker executes the code that clients send to it, as the user who started it.
+    Commands with --cluster ADDRESS, such as `ptxkit sweep tiles`, compile and measure on these workers. A worker executes any
+    code that is sent to it, with the rights of the user who started it.
     """
 
 
 @command.command()
 @click.argument("directory", type=click.Path())
 def keys(directory: str) -> None:
-    """Write the keys that all machines of a cluster share.
+    """Write the keys for encrypted connections between the machines of a cluster.
 
-    DIRECTORY: receives ca.pem, cert.pem and key.pem. Copy it to each machine, readable by you alone, and give it to --tls.
+    DIRECTORY: is created, with the files ca.pem, cert.pem and key.pem. Copy it to each machine, readable by you alone, and give
+    it to --tls there. The keys are valid for a year; whoever has them can execute code on the workers.
     """
     from ptxkit.cluster.security import write_keys
 
@@ -44,7 +46,11 @@ def keys(directory: str) -> None:
               help="Listen at this port; 0 for any free one.")  # fmt: skip
 @cluster_options
 def scheduler(host: str, port: int, tls: str | None, insecure: bool) -> None:
-    """Run the scheduler that workers and clients connect to."""
+    """Run the scheduler that workers and clients connect to.
+
+    It prints its address, and runs until Ctrl-C or SIGTERM. There is one for each cluster; several commands may use it at the
+    same time.
+    """
     from ptxkit.cluster.security import check_installed, endpoint
     from ptxkit.cluster.start import serve_scheduler
 
@@ -75,18 +81,20 @@ def worker(
     tls: str | None,
     insecure: bool,
 ) -> None:
-    """Run a worker on each GPU of this machine.
+    """Run a worker for each GPU of this machine, or one without a GPU.
 
-    ADDRESS: of the scheduler, such as tls://node1:8786. Each worker measures on one GPU, which it holds alone, and compiles in
-    processes beside it. Without a GPU it compiles and emulates. A worker that dies is started again.
+    ADDRESS: of the scheduler, such as tls://node1:8786. Each worker measures on its own GPU, which no other worker may use, and
+    compiles in processes beside it. A worker without a GPU compiles, and measures in the emulator. A worker that dies is
+    started again. The command runs until Ctrl-C or SIGTERM, or until the scheduler has not answered for a minute.
     """
     import os
 
     from ptxkit.cluster.gpus import visible_gpus
-    from ptxkit.cluster.security import check_installed, endpoint
+    from ptxkit.cluster.security import check_installed, check_port, endpoint
     from ptxkit.cluster.start import serve_workers
 
     at = endpoint(address, tls, insecure)
+    check_port(at)
     check_installed()
     if no_gpu and indices:
         raise UsageError("--gpu-index and --no-gpu exclude each other")
@@ -103,7 +111,10 @@ def worker(
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None:
-    """Show the workers of a cluster, their GPUs, versions, caches and tasks."""
+    """Show the workers of a cluster: their GPUs, drivers, versions, caches and tasks.
+
+    ADDRESS: of the scheduler, such as tls://node1:8786. The last column states why a worker cannot be used from this machine.
+    """
     from ptxkit.cli._text import number_of, print_json, table
     from ptxkit.cluster.connection import connected
     from ptxkit.cluster.security import endpoint
@@ -159,9 +170,12 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _chosen(found: list[ClusterGpu], indices: tuple[int, ...]) -> list[ClusterGpu]:
+    from ptxkit.cli._text import number_of
+
     for index in indices:
         if index >= len(found):
-            raise UnavailableError(f"--gpu-index {index}: this machine has {len(found)} GPUs that can be used")
+            usable = number_of(len(found), "GPU") if found else "no GPU"
+            raise UnavailableError(f"--gpu-index {index}: this machine has {usable} that can be used")
     return [found[index] for index in dict.fromkeys(indices)] if indices else found
 
 

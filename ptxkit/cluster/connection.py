@@ -11,8 +11,8 @@ from typing import Any
 
 from ptxkit.cluster.calls import call
 from ptxkit.cluster.gpus import ClusterGpu, from_values
-from ptxkit.cluster.reasons import reason
-from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, endpoint, is_loopback
+from ptxkit.cluster.reasons import reason, without_tls
+from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, check_port, endpoint, is_loopback
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError, UsageError
@@ -97,6 +97,7 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
     at = None if local else endpoint(cluster, tls, insecure)
     check_installed()
     if at is not None:
+        check_port(at)
         with _client(at, f"the scheduler {at.address}") as client:
             yield Connection(client, f"the cluster {at.address}", _dashboard(client, at.host))
         return
@@ -127,7 +128,7 @@ def _client(at: Endpoint, title: str, security: Any = None) -> Iterator[Any]:
 
     quiet()
     security = security or at.security
-    with interrupts_blocked(), _answering(title):  # its threads leave Ctrl-C to this thread
+    with interrupts_blocked(), _answering(title, at.address):  # its threads leave Ctrl-C to this thread
         asyncio.run(_probe(at.address, security))
         client = Client(at.address, security=security, timeout=CONNECT_S, set_as_default=False, name="ptxkit")
     try:
@@ -146,11 +147,16 @@ async def _probe(address: str, security: Any) -> None:
 
 
 @contextmanager
-def _answering(title: str) -> Iterator[None]:
-    """Turn what Dask raises for a scheduler that does not answer into UnavailableError."""
+def _answering(title: str, address: str = "") -> Iterator[None]:
+    """Turn what Dask raises for a scheduler that does not answer into UnavailableError.
+
+    Args:
+        address: that a connection is made to.
+    """
     try:
         yield
     except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-        raise UnavailableError(f"{title} does not answer: {reason(error)}") from None
+        why = reason(error)
+        raise UnavailableError(f"{title} does not answer: {why}{without_tls(address, why)}") from None
     except MemoryError:  # the text of another protocol, read as the length of a message
         raise UnavailableError(f"{title} does not answer: what listens there is no Dask scheduler") from None

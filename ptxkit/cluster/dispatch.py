@@ -164,7 +164,9 @@ class Dispatcher:
 
     def _lose(self, worker: WorkerState, how: str) -> None:
         """A worker has ended or hangs: its jobs are placed on others."""
-        self._say(f"the worker {worker} {how}; {len(worker.running)} of its tasks are started again")
+        number = len(worker.running)
+        again = f"{number or 'none'} of its tasks {'are' if number > 1 else 'is'} started again"
+        self._say(f"the worker {worker} {how}; {again}")
         begun = worker.begun()
         others = [job for job in self._bundles.recall(worker) if job not in begun]
         self._placing.again(others)

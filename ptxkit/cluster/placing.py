@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.waiting import Waiting
 
-BUNDLES_S = 80.0  # most bundles of a resource a second: each takes some milliseconds of the client and its scheduler
+BUNDLES_S = 40.0  # most bundles of a resource a second: each takes about 5 ms of the client and its scheduler
 AT_ONCE = 8  # bundles that may follow each other without a pause
 LEAD_S = 0.2  # of work that waits on a worker, so that its GPU need not wait for an answer of the client
-MOST_LEAD_S = 15.0  # where many workers share the bundles of a second: 1,000 of them have their turn after 12.5 s
+MOST_LEAD_S = 30.0  # where many workers share the bundles of a second: 1,000 of them have their turn after 25 s
 FEW = 16  # workers, all of which are looked at whenever something has changed
 LOOK_EACH_S = 2e-5  # for each worker, until more of them are looked at again, which takes about a tenth of it
 

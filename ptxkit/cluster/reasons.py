@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
 import ssl
 from collections.abc import Iterator
 
+CLOSED = "the connection was closed"
 _OBJECT = re.compile(r"<[^<>]*>")
 _ADDRESS = re.compile(r"\b(?:tcp|tls|ws|wss|inproc)://\S+")
 
@@ -22,13 +25,16 @@ def reason(error: BaseException) -> str:
         if isinstance(one, ssl.SSLError):
             why = getattr(one, "reason", None) or "the other side ended it"
             return f"no encrypted connection ({why}); does it use TLS, with the same keys?"
+        if isinstance(one, socket.gaierror):
+            return "the name of its host is not known"
         if isinstance(one, OSError) and one.errno is not None and one.errno > 0:
             return os.strerror(one.errno).lower()
         if type(one) is TimeoutError or type(one).__name__ == "TimeoutError":
             return "no answer in time"
         if "CommClosed" in type(one).__name__:
-            return "the connection was closed"
-    return _plain(str(error)) or "no answer"
+            return CLOSED
+    texts = [_plain(str(one)) for one in _causes(error)]
+    return next((text for text in reversed(texts) if text), "no answer")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -45,3 +51,9 @@ def _plain(text: str) -> str:
     """The first line of a text, without objects and internal addresses."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     return re.sub(r"\s{2,}", " ", _ADDRESS.sub("its address", _OBJECT.sub("", first))).strip(" :;,")
+
+
+def without_tls(address: str, why: str) -> str:
+    """Words to add where a connection without TLS was ended by the other side."""
+    ended = why in (os.strerror(errno.ECONNRESET).lower(), CLOSED)
+    return "; if it uses TLS, give tls:// and --tls DIRECTORY" if address.startswith("tcp://") and ended else ""

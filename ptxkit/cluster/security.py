@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ptxkit.files import refused
 FILES = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
 """The files of a directory of keys: the certificate of the authority, the own certificate, and its private key."""
 LOCAL_CLUSTERS = ("local", "local-gpus")  # what --cluster takes instead of an address
+NEW_KEYS = "`ptxkit cluster keys DIRECTORY` writes new ones, for all machines of the cluster"
 PORT = 8786  # Dask's default port of a scheduler
 
 
@@ -78,6 +80,8 @@ def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> En
     if host.isdigit():
         words = " or ".join(LOCAL_CLUSTERS)
         raise UsageError(f"{address!r} is a number, not the address of a scheduler: give HOST:PORT, {words}")
+    if address in LOCAL_CLUSTERS:
+        raise UsageError(f"{address!r} is a word for --cluster; here the address of a scheduler is needed, such as tls://node1:{PORT}")
     if scheme == "tcp" and not insecure and not is_loopback(host):
         place = "all networks of this machine" if host in ("0.0.0.0", "::") else f"{_taken_for(rest)}another machine"
         raise UsageError(
@@ -87,6 +91,12 @@ def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> En
         )
     bracketed = f"[{host}]" if ":" in host else host
     return Endpoint(f"{scheme}://{bracketed}:{port}", host, None if tls is None else key_files(tls))
+
+
+def check_port(at: Endpoint) -> None:
+    """Raise UsageError for an address that nothing can be connected to, although a scheduler may listen at it."""
+    if at.address.endswith(":0"):
+        raise UsageError(f"{at.address} has no port; `ptxkit cluster scheduler` prints the address with the one that it took")
 
 
 def _taken_for(word: str) -> str:
@@ -101,13 +111,15 @@ def _split(rest: str, address: str) -> tuple[str, int]:
     """Host and port of ``"host"``, ``"host:8786"``, ``"[::1]:8786"``."""
     host, port = rest, ""
     if rest.startswith("["):
-        host, _, port = rest[1:].partition("]")
+        host, bracket, port = rest[1:].partition("]")
+        host = host if bracket else ""
         port = port.removeprefix(":")
     elif rest.count(":") == 1:
         host, port = rest.split(":")
-    if not host or not (port.isdecimal() or not port) or any(c in host for c in "/ @") or int(port or 0) > 65535:
+    number = int(port or PORT) if port.isascii() and (port.isdecimal() or not port) else -1
+    if not host or any(c in host for c in "/ @[]") or not 0 <= number <= 65535:
         raise UsageError(f"{address!r} is no address of a scheduler; write HOST:PORT, such as tls://node1:{PORT}")
-    return host, int(port) if port else PORT
+    return host, number
 
 
 def is_loopback(host: str) -> bool:
@@ -124,8 +136,11 @@ def key_files(directory: str) -> dict[str, str]:
     """The files of :data:`FILES` in a directory.
 
     Raises:
-        UsageError, FileAccessError: one is missing or cannot be read, or others than its owner may read the private key.
+        UsageError, FileAccessError: one is missing, cannot be read or is none, they do not belong together, or others than its
+            owner may read the private key.
     """
+    if not directory:
+        raise UsageError("--tls needs the name of a directory of keys, which `ptxkit cluster keys DIRECTORY` writes")
     found = {}
     for kind, name in FILES.items():
         path = Path(directory) / name
@@ -137,7 +152,28 @@ def key_files(directory: str) -> dict[str, str]:
         except OSError as error:
             raise refused(path, error, "read") from None
         found[kind] = str(path.absolute())
+    _check_keys(found)
     return found
+
+
+def _check_keys(files: Mapping[str, str]) -> None:
+    """Raise UsageError where files of keys cannot be used: TLS would only say that there is no connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(files["ca"])
+    except ssl.SSLError:
+        raise UsageError(f"{files['ca']} has no certificate; {NEW_KEYS}") from None
+    try:
+        context.load_cert_chain(files["cert"], files["key"], password=_no_password)
+    except ssl.SSLError as error:
+        both = f"{files['cert']} and {files['key']}"
+        why = "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "are no certificate and private key"
+        raise UsageError(f"{both} {why}; {NEW_KEYS}") from None
+
+
+def _no_password() -> str:
+    """Stands for the terminal, where a key with a password would be asked for."""
+    return ""
 
 
 def write_keys(directory: str) -> dict[str, str]:

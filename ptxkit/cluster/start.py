@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
-from ptxkit.cluster.reasons import reason
+from ptxkit.cluster.reasons import reason, without_tls
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep.interrupts import interrupts_blocked
@@ -200,7 +200,7 @@ def serve_workers(
                 name = f"{platform.node()}-{os.getpid()}-{number}"
                 options = worker_options(at.address, host, slots, gpu, at.security, name)
                 what = "the emulator" if gpu is None else f"{gpu.name} {gpu.uuid}, driver {gpu.driver}"
-                line = f"worker {name} with {what}, {slots} compiling processes"
+                line = f"worker {name} with {what}, {slots} compiling process{'es' * (slots > 1)}"
                 nanny = await _started(options, at.address)
                 _say_at(say, line, nanny.worker_address)
                 kept.append(asyncio.ensure_future(_keep(nanny, options, partial(_say_at, say, line))))
@@ -232,7 +232,8 @@ async def _started(options: Mapping[str, Any], scheduler: str) -> Any:
     try:
         return await Nanny(**options)
     except Exception as error:  # noqa: BLE001  # of Dask, tornado or ssl
-        raise UnavailableError(f"no worker can be started for {scheduler}: {reason(error)}") from None
+        why = reason(error)
+        raise UnavailableError(f"no worker can be started for {scheduler}: {why}{without_tls(scheduler, why)}") from None
 
 
 async def _keep(nanny: Any, options: Mapping[str, Any], say: Callable[[str], None]) -> None:

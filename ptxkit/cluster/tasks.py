@@ -124,8 +124,10 @@ def _canary(order: Order, executor: LocalExecutor, *, now: bool = False) -> Read
     reading = executor.process.canary()
     if reading.wrong:
         raise WorkerUnfit(f"its GPU computes wrong: {reading.wrong}")
-    _canaries.clear()
-    _canaries[order.ticket] = time.monotonic()
+    now_s = time.monotonic()
+    for ticket in [ticket for ticket, at in _canaries.items() if now_s - at > CANARY_S]:
+        del _canaries[ticket]  # of commands that have ended; others may measure here at the same time
+    _canaries[order.ticket] = now_s
     return reading
 
 

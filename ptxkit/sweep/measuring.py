@@ -47,6 +47,8 @@ START_S = 120.0  # for the process to prepare inputs and reference
 # compiled in the process, which is not part of the time that --timeout limits.
 BUILD_S = 600.0
 CANARY_LIMIT_S = 30.0
+ENDING_S = 5.0  # for a process whose pipe is closed to end
+KILLS = {-signal.SIGKILL, -signal.SIGTERM}  # exit codes of a process that another one ended, or the system for want of memory
 BUILT = "built"
 """What the process sends when it has built and loaded what was requested, before it launches anything."""
 
@@ -84,12 +86,20 @@ class MeasuringProcess:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._over = False
+        self._killed = False  # whether the last request ended because the process was killed
         self._lock = threading.Lock()
 
     def measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
-        """Verify and time one configuration. ``best_us`` is the best so far, infinite at first."""
+        """Verify and time one configuration, a second time where its process was killed.
+
+        Args:
+            best_us: the best time so far, infinite at first.
+        """
         begin = time.perf_counter()
-        answer = self._ask(("measure", dict(tile), best_us), self.timeout_s)
+        request = ("measure", dict(tile), best_us)
+        answer = self._ask(request, self.timeout_s)
+        if self._killed:
+            answer = self._ask(request, self.timeout_s)
         seconds = time.perf_counter() - begin
         if answer is None:
             return Measured("timeout", f"not done within {self.timeout_s:g} s", seconds=seconds)
@@ -138,6 +148,7 @@ class MeasuringProcess:
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
         """The answer; None without one ``timeout_s`` after the tile was built; a string if the process died."""
+        self._killed = False
         self.start()
         assert self._pipe is not None
         try:
@@ -149,10 +160,17 @@ class MeasuringProcess:
                 if self._pipe.poll(timeout_s):
                     return self._pipe.recv()
         except (EOFError, OSError):
-            self.close()
-            return "the measuring process died"
+            return self._died()
         self.close()
         return None
+
+    def _died(self) -> str:
+        """How the process ended."""
+        process = self._process
+        process.join(ENDING_S)
+        self._killed = process.exitcode in KILLS and not self._over
+        self.close()
+        return "the measuring process died" + (", killed; is there enough memory?" if self._killed else "")
 
     def start(self) -> None:
         """Start the process unless it is running, and wait until it is ready.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +14,13 @@ pytest.importorskip("cryptography", reason="connections of local clusters are en
 
 from ptxkit_clusters import no_command_left
 
-from ptxkit.cluster import dispatch, start
+from ptxkit.cluster import dispatch, start, tasks
 from ptxkit.cluster.connection import connected
 from ptxkit.cluster.executor import ClusterExecutor
 from ptxkit.cluster.gpus import ClusterGpu, hold
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep import search
+from ptxkit.sweep.canary import Reading
 from ptxkit.sweep.journal import Journal, read
 from ptxkit.sweep.problem import explore
 from ptxkit.sweep.run import Sweep
@@ -26,12 +29,27 @@ THREADS = [32, 64, 128, 256, 512]
 GPU = "pretended GPU"
 GPUS = [ClusterGpu(GPU, f"GPU-{os.getpid()}-{i}", "580.1", "sm_90a", 132, 50 << 20, 80 << 30) for i in range(2)]
 PRETENDED = """
+import fcntl
 import os
+import time
+from contextlib import contextmanager
 
 from ptxkit.sweep.canary import Reading
 from ptxkit.sweep.measuring import BUILT, Measured
 
 HEAT = [1]
+
+
+@contextmanager
+def measuring(uuid):
+    with open(os.path.join(os.path.dirname(__file__), uuid), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield "another process measures at the same time"
+        else:
+            time.sleep(0.02)
+            yield ""
 
 
 def serve(pipe, problem, seed):
@@ -55,7 +73,8 @@ def serve(pipe, problem, seed):
         else:
             threads = argument["THREADS"]
             slow = {128: 10.0, 256: 10.1}.get(threads, 20.0)
-            pipe.send(Measured("ok", "", slow, 0.0, 10, measured_on=here))
+            with measuring(uuid) as wrong:
+                pipe.send(Measured("wrong" if wrong else "ok", wrong, slow, 0.0, 10, measured_on=here))
 """
 
 
@@ -134,3 +153,22 @@ def test_a_gpu_that_is_not_like_the_others_spoils_nothing(two_gpus, fated, probl
     assert {e.status for e in entries} == {"ok"}
     assert not any(e.measured_on.get("throttled") for e in entries)
     assert any(re.search(what, line) for line in said)
+
+
+def test_commands_at_the_same_time_measure_one_after_another(two_gpus, fated, problem, tmp_path, said):
+    fated("")
+    sweeps = [sweep(problem(), tmp_path / name, two_gpus, said) for name in "ab"]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(Sweep.run, sweeps))
+    for entries in found:
+        assert sorted((e.tile["THREADS"], e.status, e.error) for e in entries) == [(t, "ok", "") for t in THREADS]
+    assert said == []
+
+
+def test_canary_cases_of_one_command_do_not_make_another_repeat_its_own(monkeypatch):
+    monkeypatch.setattr(tasks, "_canaries", {})
+    read = []
+    executor = SimpleNamespace(process=SimpleNamespace(canary=lambda: read.append(1) or Reading("", {}, {})))
+    for ticket in "abab":
+        tasks._canary(SimpleNamespace(ticket=ticket), executor)
+    assert len(read) == 2

@@ -13,6 +13,7 @@ from ptxkit.cluster.held import WorkerThrottled
 from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.placing import Placing
 from ptxkit.cluster.suspects import Suspects
+from ptxkit.cluster.waiting import Waiting
 from ptxkit.errors import FaultError, PtxkitError
 
 
@@ -80,7 +81,7 @@ def test_jobs_that_come_faster_than_bundles_may_be_sent_go_together(clock, monke
         waiting.accept(job())
     assert placed(waiting, workers, seconds=0.005) == []
     assert waiting.hurried
-    clock[0] += 2 / placing.BUNDLES_S
+    clock[0] += 2.1 / placing.BUNDLES_S
     assert placed(waiting, workers) == [("a", 20), ("b", 20)]
 
 
@@ -89,6 +90,37 @@ def test_no_worker_gets_more_than_its_share_after_one_short_job(clock):
     workers = [worker(name) for name in "abcd"]
     placed(waiting, workers, seconds=1e-4)
     assert [one.count(GPU) for one in workers] == [25, 25, 25, 25]
+
+
+def test_many_workers_are_not_all_looked_at_whenever_something_changes(clock):
+    waiting, _ = accepted(2000)
+    workers = [worker(str(number)) for number in range(1000)]
+    assert len(placed(waiting, workers)) == placing.AT_ONCE
+    clock[0] += 0.9 * 1000 * placing.LOOK_EACH_S
+    assert (placed(waiting, workers), waiting.hurried) == ([], True)
+    clock[0] += 1.0
+    assert len(placed(waiting, workers)) == placing.AT_ONCE
+
+
+def test_a_worker_of_many_gets_enough_until_it_has_its_turn_again(clock):
+    waiting, _ = accepted(10_000)
+    workers = [worker(str(number)) for number in range(1000)]
+    (_, count), *_ = placed(waiting, workers, seconds=5.0)
+    assert count > 1000 / placing.BUNDLES_S / 5.0
+
+
+def test_jobs_are_taken_in_their_order_after_those_that_prefer_the_worker():
+    waiting, jobs = Waiting(), [job(prefers=name) for name in "abab"]
+    for one in jobs:
+        waiting.add(one)
+    suspect, early = job(), job(prefers="b")
+    suspect.ended.append("c")
+    waiting.add(suspect)
+    waiting.add(early, first=True)
+    assert (len(waiting), list(waiting)) == (5, [suspect, early, *jobs])
+    assert waiting.take(3, "b") == [early, jobs[1], jobs[3]]
+    assert waiting.take(9, "c") == [jobs[0], jobs[2]]
+    assert (len(waiting), list(waiting.suspects)) == (0, [suspect])
 
 
 def test_a_worker_gets_what_it_compiled(clock):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 import pytest
 
-from ptxkit.cluster.reasons import reason
+from ptxkit.cluster.reasons import reason, without_tls
 
 
 class CommClosedError(OSError):
@@ -31,7 +32,16 @@ def caused(error, cause):
             "no encrypted connection (the other side ended it); does it use TLS, with the same keys?",
         ),
         (ValueError(""), "no answer"),
+        (caused(TimeoutError("x"), socket.gaierror(-2, "Name or service not known")), "the name of its host is not known"),
+        (caused(RuntimeError("Nanny failed to start."), ValueError("too many slots")), "too many slots"),
     ],
 )
 def test_reason(error, text):
     assert reason(error) == text
+
+
+def test_a_scheduler_with_tls_ends_connections_without_it():
+    ended = reason(ConnectionResetError(104, "x"))
+    assert "--tls" in without_tls("tcp://127.0.0.1:1", ended)
+    assert without_tls("tls://127.0.0.1:1", ended) == ""
+    assert without_tls("tcp://127.0.0.1:1", reason(ConnectionRefusedError(111, "x"))) == ""

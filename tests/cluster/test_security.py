@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -34,7 +35,10 @@ def test_another_machine_without_tls_is_refused(address):
     assert endpoint(address, insecure=True).keys is None
 
 
-@pytest.mark.parametrize("address", ["", "a:b", "tcp://", "http://node1:1", "a:99999", "tcp://a/b:1", "user@node1:3"])
+NO_ADDRESSES = ["", "a:b", "tcp://", "http://node1:1", "a:99999", "a:１８", "tcp://a/b:1", "user@node1:3", "[::1", "local"]
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(UsageError, match="address"):
         endpoint(address, insecure=True)
@@ -50,40 +54,72 @@ def test_tls_needs_keys():
         endpoint("tls://node1")
 
 
-def keys(folder):
-    for name in FILES.values():
-        (folder / name).touch(0o600)
-
-
-def test_keys_make_an_address_encrypted(tmp_path):
-    keys(tmp_path)
-    assert endpoint("node1", str(tmp_path)).address == "tls://node1:8786"
-    with pytest.raises(UsageError, match="not for tcp://node1"):
-        endpoint("tcp://node1", str(tmp_path))
-
-
-def test_a_missing_key_is_named(tmp_path):
-    keys(tmp_path)
-    (tmp_path / "cert.pem").unlink()
-    with pytest.raises(UsageError, match=r"cert\.pem: No such file"):
-        key_files(str(tmp_path))
-
-
-def test_a_key_that_others_may_read_is_refused(tmp_path):
-    keys(tmp_path)
-    (tmp_path / "key.pem").chmod(0o644)
-    with pytest.raises(UsageError, match="chmod 600"):
-        key_files(str(tmp_path))
-
-
-def test_written_keys_are_private_and_never_replaced(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two directories of keys."""
     pytest.importorskip("distributed", reason="clusters need Dask")
     pytest.importorskip("cryptography", reason="it makes the keys")
-    found = write_keys(str(tmp_path / "keys"))
+    folders = [tmp_path_factory.mktemp("keys") / name for name in ("one", "another")]
+    for folder in folders:
+        write_keys(str(folder))
+    return folders
+
+
+@pytest.fixture
+def keys(made, tmp_path):
+    """A copy of the first of them."""
+    return shutil.copytree(made[0], tmp_path / "keys")
+
+
+def test_keys_make_an_address_encrypted(keys):
+    assert endpoint("node1", str(keys)).address == "tls://node1:8786"
+    with pytest.raises(UsageError, match="not for tcp://node1"):
+        endpoint("tcp://node1", str(keys))
+
+
+def test_a_missing_key_is_named(keys):
+    (keys / "cert.pem").unlink()
+    with pytest.raises(UsageError, match=r"cert\.pem: No such file"):
+        key_files(str(keys))
+
+
+def test_a_key_that_others_may_read_is_refused(keys):
+    (keys / "key.pem").chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        key_files(str(keys))
+
+
+@pytest.mark.parametrize("text", ["", "hello"])
+@pytest.mark.parametrize("name", FILES.values())
+def test_a_file_that_is_no_key_is_named(keys, name, text):
+    (keys / name).write_text(text)
+    with pytest.raises(UsageError, match=rf"{name}.* (has|are) no certificate"):
+        key_files(str(keys))
+
+
+def test_keys_of_different_clusters_do_not_belong_together(keys, made):
+    shutil.copy(made[1] / "key.pem", keys / "key.pem")
+    with pytest.raises(UsageError, match=r"cert\.pem and .*key\.pem do not belong together"):
+        key_files(str(keys))
+
+
+def test_an_empty_name_of_a_directory_of_keys_is_said():
+    with pytest.raises(UsageError, match="--tls needs the name"):
+        key_files("")
+
+
+def test_an_address_without_a_port_is_for_a_scheduler_only():
+    assert endpoint("localhost:0").address == "tcp://localhost:0"
+    with pytest.raises(UsageError, match="has no port"), connected("localhost:0", None, False):
+        pass
+
+
+def test_written_keys_are_private_and_never_replaced(keys):
+    found = key_files(str(keys))
     assert "PRIVATE KEY" in Path(found["key"]).read_text()
-    assert key_files(str(tmp_path / "keys")) == found
+    assert {path.name: path.stat().st_mode & 0o777 for path in keys.iterdir()} == dict.fromkeys(FILES.values(), 0o600)
     with pytest.raises(UsageError, match=r"ca\.pem exists"):
-        write_keys(str(tmp_path / "keys"))
+        write_keys(str(keys))
 
 
 def test_a_misspelt_local_is_said():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,11 @@ def scripted(pipe, problem, seed):
             time.sleep(60)
         if tile["DO"] == "die":
             os._exit(1)
+        if tile["DO"] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if tile["DO"] == "killed once" and not (mark := Path(tile["MARK"])).exists():
+            mark.mkdir()
+            os.kill(os.getpid(), signal.SIGKILL)
         status = "fault" if tile["DO"] == "fault" else "ok"
         pipe.send(measuring.Measured(status, time_us=float(os.getpid())))
 
@@ -63,6 +70,13 @@ def test_a_fault_costs_the_process_not_the_sweep(process, what):
     again = ask(process, "ok")
     assert again.status == "ok"
     assert again.time_us != first.time_us
+
+
+def test_a_configuration_whose_process_was_killed_is_measured_once_more(process, tmp_path):
+    assert process.measure({"DO": "killed once", "MARK": str(tmp_path / "mark")}, 1.0).status == "ok"
+    twice = ask(process, "killed")
+    assert (twice.status, twice.error) == ("fault", "the measuring process died, killed; is there enough memory?")
+    assert ask(process, "die").error == "the measuring process died"
 
 
 def test_a_hang_ends_in_time(process):
