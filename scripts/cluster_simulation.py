@@ -4,18 +4,19 @@
 
 The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--task-ms`` for each task of
 Dask, ``--answer-ms`` for each of the two answers of a configuration, and ``--record-ms`` to record it and choose another one.
-``scripts/cluster_tasks.py --costs`` measures these three. The class :class:`~ptxkit.cluster.placing.Placing` itself decides
-which worker gets how many configurations at a time, and when, on the clock of the simulation; the time that it takes on this
-machine, which grows with the workers, is time of the client, too. The ``--cores`` of each worker compile, and its GPU measures
-one configuration at a time, in the order of their arrival. Times of compiling and of measuring are drawn from the journal of a
-sweep on a GPU, or have an exponential distribution with the means ``--compile-ms`` and ``--measure-ms``. As in
-:class:`ptxkit.sweep.run.Sweep`, at most 3 configurations for each compiling process are in flight. A measuring process starts
-in ``--start-s`` seconds. Images travel in ``--image-ms`` unless the worker that measures has compiled them.
+``scripts/cluster_tasks.py --costs`` measures the first two, and its column ``main ms`` has the third. The class
+:class:`~ptxkit.cluster.placing.Placing` itself decides which worker gets how many configurations at a time, and when, on the
+clock of the simulation; the processor time that it takes on this machine, which grows with the workers, is time of the
+client, too. The ``--cores`` of each worker compile, and its GPU measures one configuration at a time, in the order of their
+arrival. Times of compiling and of measuring are drawn from the journal of a sweep on a GPU, or have an exponential
+distribution with the means ``--compile-ms`` and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3
+configurations for each compiling process are in flight. A measuring process starts in ``--start-s`` seconds. Images travel in
+``--image-ms`` unless the worker that measures has compiled them.
 
 Each sweep has ``--each`` configurations for each GPU, and at least 2,000. Rate and shares are those of the time in which the
-second to the ninth tenth of them are measured, so that neither the start of the processes nor the end, when GPUs become idle, is
-part of them; ``seconds`` is the time of the whole sweep. ``limit`` names the server with the highest share of busy time:
-``client``, ``compile`` or ``GPU``; it is ``none`` below 80%, where messages and times that vary are what is waited for.
+second to the ninth tenth of them are measured, so that neither the start of the processes nor the end, when GPUs become
+idle, is part of them; ``seconds`` is the time of the whole sweep. ``limit`` names the server with the highest share of busy
+time: ``client``, ``compile`` or ``GPU``; it is ``none`` below 80%, where messages and times that vary are what is waited for.
 """
 
 from __future__ import annotations
@@ -130,13 +131,13 @@ class Simulation:
 
     def _place(self) -> None:
         """Send jobs to workers, as many and as often as the policy of the cluster says."""
-        begin = time.perf_counter()
+        begin = time.thread_time()
         chosen = []
         for worker, jobs in self.placing.next(self.workers):
             chosen.append((worker, jobs))
             for job in jobs:
                 worker.give(job, None)  # type: ignore[arg-type]  # nothing asks for its bundle
-        self.policy += time.perf_counter() - begin  # is taken with the next request
+        self.policy += time.thread_time() - begin  # is taken with the next request
         for worker, jobs in chosen:
             self._client(self.task, lambda worker=worker, jobs=jobs: self._arrive(worker, jobs))  # type: ignore[misc]
         self.tasks += len(chosen)

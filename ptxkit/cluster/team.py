@@ -77,7 +77,8 @@ class Team:
             return self._report
         workers = self.workers()
         each = " ".join(f"{worker.name}:{worker.done[GPU] or worker.done[CPU]}" for worker in workers)
-        self._report = "\n".join([f"{len(workers)} workers {each}", *(worker.line() for worker in workers)])
+        number = f"{len(workers)} worker{'s' * (len(workers) != 1)}"
+        self._report = "\n".join([f"{number} {each}", *(worker.line() for worker in workers)])
         self._reported_at = time.monotonic()
         return self._report
 
