@@ -1,6 +1,6 @@
 """Simulates sweeps on 1 to 1,000 GPUs from the times of a measured sweep, and names what limits each.
 
-    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--each 150] [--cores 16] [--measure-ms 31,500,5000]
+    python scripts/cluster_simulation.py [JOURNAL] [--gpus 1,2,4,...] [--each 150] [--cores 16] [--measure-ms 31,500]
 
 The model has three kinds of servers. The client, with the scheduler, does one thing at a time: ``--task-ms`` for each task of
 Dask, ``--answer-ms`` for each of the two answers of a configuration, and ``--record-ms`` to record it and choose another one.
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--image-ms", type=float, default=5.0, help="for the image of a configuration to travel")
     parser.add_argument("--start-s", type=float, default=6.0, help="for a measuring process to start")
     parser.add_argument("--compile-ms", type=float, default=315.0)
-    parser.add_argument("--measure-ms", default="31,500,5000", help="one or several, separated by commas")
+    parser.add_argument("--measure-ms", default="31,500", help="one or several, separated by commas")
     given = parser.parse_args()
     entries = read(given.journal).entries if given.journal else []
     timed = [e for e in entries if e.status in ("ok", "slow")]
