@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,13 @@ class Hardware:
         a = self.memory.allocate(nbytes, name)
         a.fresh = True
         return a.base
+
+    def allocate_all(self, sizes: Sequence[int], name: str) -> list[int]:
+        """The addresses of uninitialised memory of these sizes, which the caller has compared with the capacity."""
+        found = self.memory.allocate_all(sizes, name)
+        for a in found:
+            a.fresh = True
+        return [a.base for a in found]
 
     def free(self, address: int) -> None:
         """Free an allocation."""

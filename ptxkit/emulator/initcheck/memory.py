@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -105,7 +105,7 @@ class _Machine:
         self.version = 0
         self.texel_objects: dict[int, object] = {}
 
-    def allocate(self, nbytes: int, name: str = "") -> int:
+    def allocate_all(self, sizes: Sequence[int], name: str) -> list[int]:
         """Not supported: no instruction that is executed on undefined bits allocates memory."""
         raise NotImplementedError
 

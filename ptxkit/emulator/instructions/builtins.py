@@ -268,11 +268,16 @@ def _malloc(group: Group, site: CallSite) -> None:
     out = np.zeros(group.shape, np.uint64)
     machine, limit = group.wave.launch.machine, group.wave.launch.heap_bytes
     with machine.atomic_lock:
-        for _, at in _lanes_of(group):
-            nbytes = int(sizes[at])
-            if machine.memory.heap + nbytes <= limit and machine.memory.used + nbytes <= machine.memory.capacity:
-                out[at] = machine.allocate(nbytes, _HEAP)
-                machine.memory.heap += nbytes
+        active = group.active()
+        memory, got, fitting = machine.memory, 0, []
+        for n, nbytes in enumerate(sizes[active].tolist()):
+            if memory.heap + got + nbytes <= limit and memory.used + got + nbytes <= memory.capacity:
+                fitting.append((n, nbytes))
+                got += nbytes
+        found = np.zeros(int(np.count_nonzero(active)), np.uint64)
+        found[[n for n, _ in fitting]] = machine.allocate_all([nbytes for _, nbytes in fitting], _HEAP)
+        memory.heap += got
+        out[active] = found
     _return(group, site, out)
 
 

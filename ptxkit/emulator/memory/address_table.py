@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -27,37 +27,41 @@ class AddressTable(Generic[R]):
     Other threads may read a table while one thread adds a range at its end, or removes one: a removed range keeps its place,
     without an end. Any other change needs a new table.
 
+    Args:
+        ranges: in the order of their addresses. more: room for this number of further ones.
+
     Attributes:
         bases: of all places. ranges: None where one was removed.
         base, end, host: the same as arrays, whose first ``len(bases)`` elements are valid: first address, address behind the
             last byte (the first address where the range was removed), and where its bytes are in the memory of the host.
     """
 
-    def __init__(self, ranges: Iterable[R] = ()) -> None:
+    def __init__(self, ranges: Iterable[R] = (), more: int = 0) -> None:
         self.bases: list[int] = []
         self.ranges: list[R | None] = []
         self.removed = 0
         found = list(ranges)
-        self.base, self.end, self.host = (np.zeros(2 * len(found) + 64, np.uint64) for _ in range(3))
-        for r in found:
-            self.append(r)
+        self.base, self.end, self.host = (np.zeros(2 * len(found) + more + 64, np.uint64) for _ in range(3))
+        self.extend(found)
 
     @property
-    def is_full(self) -> bool:
-        """No further range fits; also true if most of the places are empty, so that a new table is due."""
-        return len(self.bases) == len(self.base) or self.removed > 64 + len(self.bases) // 2
+    def room(self) -> int:
+        """How many further ranges fit; 0 if most of the places are empty, so that a new table is due."""
+        return 0 if self.removed > 64 + len(self.bases) // 2 else len(self.base) - len(self.bases)
 
     def live(self) -> tuple[R, ...]:
         """The ranges, by address."""
         return tuple([r for r in self.ranges if r is not None])
 
-    def append(self, r: R) -> None:
-        """Add a range behind all others; the table must not be full."""
-        n = len(self.bases)
-        self.base[n], self.end[n] = r.base, r.base + r.nbytes
-        self.host[n] = r.data.__array_interface__["data"][0]
-        self.ranges.append(r)  # before its base, by which it is found
-        self.bases.append(r.base)
+    def extend(self, more: Sequence[R]) -> None:
+        """Add ranges behind all others, in the order of their addresses; there must be room for them."""
+        first, bases = len(self.bases), [r.base for r in more]
+        last = first + len(more)
+        self.base[first:last] = bases
+        self.end[first:last] = [r.base + r.nbytes for r in more]
+        self.host[first:last] = [r.data.__array_interface__["data"][0] for r in more]
+        self.ranges.extend(more)  # before their bases, by which they are found
+        self.bases.extend(bases)
 
     def remove(self, address: int) -> R | None:
         """Remove the range that begins at an address; None if there is none."""

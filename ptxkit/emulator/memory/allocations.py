@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -162,11 +163,29 @@ class GlobalMemory:
         with self._lock:
             allocation = Allocation(self._next, nbytes, name)
             self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
-            if self._table.is_full:
+            if not self._table.room:
                 self._table = AddressTable(self._table.live())
-            self._table.append(allocation)
+            self._table.extend([allocation])
             self.used += nbytes
         return allocation
+
+    def allocate_all(self, sizes: Sequence[int], name: str) -> list[Allocation]:
+        """New poisoned allocations, which share one array; the caller has compared their sizes with :attr:`capacity`."""
+        if self.retired:
+            self._free_retired()
+        padded = [(nbytes + 31) // 16 * 16 for nbytes in sizes]
+        data = np.full(sum(padded), POISON, np.uint8)
+        made, at = [], 0
+        with self._lock:
+            for nbytes, room in zip(sizes, padded, strict=True):
+                made.append(Allocation(self._next, nbytes, name, data[at : at + room]))
+                self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
+                at += room
+            if self._table.room < len(made):
+                self._table = AddressTable(self._table.live(), len(made))
+            self._table.extend(made)
+            self.used += sum(sizes)
+        return made
 
     def allocate_parameters(self, nbytes: int) -> Allocation:
         """A new poisoned allocation for the parameters of a launch, whose addresses fit in 32 bits.

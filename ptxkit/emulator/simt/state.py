@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -87,8 +88,8 @@ class MachineState(Protocol):
     def atomic_lock(self) -> AbstractContextManager[object]:
         """The lock that is held while an atomic operation is performed."""
 
-    def allocate(self, nbytes: int, name: str = "") -> int:
-        """Address of ``nbytes`` of new global memory."""
+    def allocate_all(self, sizes: Sequence[int], name: str) -> list[int]:
+        """The addresses of uninitialised memory of these sizes, which the caller has compared with the capacity."""
 
 
 class CodeState(Protocol):
