@@ -101,6 +101,18 @@ def test_a_process_that_fails_leaves_the_case_to_the_measurement_and_says_so(mon
     assert ("signal 9" in said[0]) == ("kill" in entry)
 
 
+@pytest.mark.parametrize("name", ["memfd_create", "Popen"])
+def test_no_process_can_be_started(monkeypatch, name):
+    def refuse(*arguments, **options):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os if name == "memfd_create" else data_ahead.subprocess, name, refuse)
+    said = []
+    with DataAhead([(small("saxpy"), SEEDS)], say=said.append) as ahead:
+        assert ahead.take(small("saxpy"), SEEDS[0]) is None
+    assert said[0].endswith("no process for inputs and reference: Too many open files; computing them here")
+
+
 def test_a_process_that_ends_between_the_seeds_leaves_the_second_to_the_measurement(monkeypatch):
     fail_at_the_second = "from ptxkit.workload.data import Data; Data.renew = lambda self, seed: exit(5); "
     monkeypatch.setattr(data_ahead, "ENTRY", fail_at_the_second + data_ahead.ENTRY)

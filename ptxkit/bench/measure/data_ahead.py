@@ -154,18 +154,31 @@ class DataAhead:
                 if not self._waiting or self._closed:
                     return
                 job = self._waiting.popleft()
-                files = [os.memfd_create("ptxkit") for _ in job.seeds]
-                try:
-                    job.process = _started(job, files)
-                except OSError as error:
-                    job.failed, job.ended = f"no process for inputs and reference: {error.strerror}", True
-                    self._changed.notify_all()
+            files: list[int] = []
             try:
-                if job.process is not None:
-                    self._receive(job, job.process, files)
+                self._run(job, files)
+            except OSError as error:
+                job.failed = f"no process for inputs and reference: {error.strerror}"
             finally:
                 for file in files:
                     os.close(file)
+                with self._changed:
+                    job.ended = True
+                    self._changed.notify_all()
+
+    def _run(self, job: _Job, files: list[int]) -> None:
+        """Start a process for a job, unless it was given up, and enter what it computes.
+
+        Args:
+            files: empty; gets the descriptors of the anonymous files, for the caller to close.
+        """
+        for _ in job.seeds:
+            files.append(os.memfd_create("ptxkit"))
+        with self._changed:
+            if not job.ended:
+                job.process = _started(job, files)
+        if job.process is not None:
+            self._receive(job, job.process, files)
 
     def _fits(self, job: _Job) -> bool:
         """Whether there is memory for another case beside those that are computed; the one that is needed next always fits."""
@@ -197,8 +210,6 @@ class DataAhead:
             if not complete and not job.ended:
                 how = f"was ended by signal {-code}" if code < 0 else "failed"
                 job.failed = f"the process that computes inputs and reference ahead {how}"
-            job.ended = True
-            self._changed.notify_all()
 
 
 class _Mapped:
