@@ -26,6 +26,7 @@ NOT_COMPARED = {
     "attention_scores": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma, each score twice",
     "ffn_sublayer": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
     "linear_layernorm_gelu": "`unfused` multiplies by mma.sync, and the fastest variant by wgmma",
+    "sparse_compress": "`unfused` and `fused` prune and pack 2:4 weights, which is no operation of a graph",
     "swiglu_ffn": "`unfused` is four launches, the fused variants are two",
 }
 """Kernel with a variant ``unfused`` -> why no fusion of the same operations is measured by it."""

@@ -138,9 +138,10 @@ def test_more_parameters_than_the_ptx_version_allows(emulator, version, size, mo
         kernel(bytes(size), grid=1, block=1)
 
 
-def test_ptx_of_an_architecture_without_gpus_runs_within_the_limits_of_the_oldest_target(emulator):
+@pytest.mark.parametrize(("target", "limit"), [("sm_75", "sm_75 gives a CTA 65,536"), (None, "sm_90a gives a CTA 232,448")])
+def test_ptx_of_an_architecture_without_gpus_runs_within_the_limits_of_its_target(emulator, target, limit):
     text = ".version 8.0\n.target sm_52\n.address_size 64\n.visible .entry k() { ret; }"
-    kernel = emulator.load(assemble(text, cubin=False))["k"]
+    kernel = emulator.load(assemble(text, target=target, cubin=False))["k"]
     kernel(grid=1, block=32)
-    with pytest.raises(LaunchError, match="sm_75 gives a CTA 65,536"):
-        kernel(grid=1, block=32, shared=65537)
+    with pytest.raises(LaunchError, match=limit):
+        kernel(grid=1, block=32, shared=232449)
