@@ -20,10 +20,10 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ptxkit.errors import PtxkitError
 from ptxkit.targets.gpus import facts_of, find_gpu
@@ -35,6 +35,7 @@ from ptxkit.workload.resolve import resolve
 FACTORS = (0.5, 0.7, 0.85, 0.95, 0.98, 1.02, 1.05, 1.18, 1.4, 2.0)
 MARGINS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5)
 ROUNDS = 12
+T = TypeVar("T")
 LEVEL = 0.1  # weight of the mean error of a case
 
 
@@ -148,8 +149,15 @@ def rounded(c: Coefficients) -> Coefficients:
     return Coefficients(**{name: float(f"{value:.3g}") for name, value in dataclasses.asdict(c).items()})
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def given_cases(
+    arguments: Sequence[str], doc: str | None, cases_of: Callable[[Path], list[T]], what: str
+) -> tuple[bool, list[dict[str, Any]], list[T]] | None:
+    """Whether to write, and the first lines and the cases of the files that the arguments name; None after an error message.
+
+    Args:
+        doc: of the script. cases_of: the cases of a file. what: the error if no file has any.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path, help="files of scripts/measure_choices.py")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
     given = parser.parse_args(arguments)
@@ -158,10 +166,34 @@ def main(arguments: Sequence[str]) -> int:
         heads = [read(path)[0] for path in given.times]
     except (PtxkitError, OSError, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return None
     if not cases:
-        print("error: no tiles of a product in blocks were measured", file=sys.stderr)
+        print(f"error: {what}", file=sys.stderr)
+        return None
+    return not given.dry_run, heads, cases
+
+
+def write_coefficients(path: Path, script: str, heads: Sequence[dict[str, Any]], cases: int, found: Any) -> None:
+    """Write coefficients with what they were fitted to.
+
+    Args:
+        script: that fitted them. heads: first lines of the files of times. cases: their number. found: a dataclass.
+    """
+    fields = {
+        "written_by": script,
+        "measured_on": [{k: head.get(k) for k in ("gpu", "driver", "nvrtc", "seed")} for head in heads],
+        "cases": cases,
+        "coefficients": dataclasses.asdict(found),
+    }
+    path.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {path}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = given_cases(arguments, __doc__, cases_of, "no tiles of a product in blocks were measured")
+    if given is None:
         return 2
+    writes, heads, cases = given
     found = fit(cases, fitted())
     of_margin = {}
     for margin in MARGINS:
@@ -182,15 +214,8 @@ def main(arguments: Sequence[str]) -> int:
     print(summary("with the model, each case left out of the fit", [r[0] for r in left_out if r is not None]))
     for name, value in dataclasses.asdict(found).items():
         print(f"{name} = {value:g}")
-    if not given.dry_run:
-        fields = {
-            "written_by": "scripts/fit_choice.py",
-            "measured_on": [{k: head.get(k) for k in ("gpu", "driver", "nvrtc", "seed")} for head in heads],
-            "cases": len(cases),
-            "coefficients": dataclasses.asdict(found),
-        }
-        FILE.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {FILE}")
+    if writes:
+        write_coefficients(FILE, "scripts/fit_choice.py", heads, len(cases), found)
     return 0
 
 

@@ -13,10 +13,8 @@ out of the fit in turn.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -25,10 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fit_choice import FACTORS, ROUNDS, read, summary
+from fit_choice import FACTORS, ROUNDS, given_cases, read, summary, write_coefficients
 
 from ptxkit import Tile
-from ptxkit.errors import PtxkitError
 from ptxkit.kernels.rows.backward import Gradients
 from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, fitted, parts, second_us, usable
 from ptxkit.targets.gpus import facts_of, find_gpu
@@ -124,19 +121,10 @@ def rounded(c: Coefficients) -> Coefficients:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("times", nargs="+", type=Path, help="files of scripts/measure_choices.py")
-    parser.add_argument("--dry-run", action="store_true", help="print without writing")
-    given = parser.parse_args(arguments)
-    try:
-        cases = [case for path in given.times for case in cases_of(path)]
-        heads = [read(path)[0] for path in given.times]
-    except (PtxkitError, OSError, KeyError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    given = given_cases(arguments, __doc__, cases_of, "no tiles of one_launch were measured")
+    if given is None:
         return 2
-    if not cases:
-        print("error: no tiles of one_launch were measured", file=sys.stderr)
-        return 2
+    writes, heads, cases = given
     found = rounded(with_two(cases, fit(cases, fitted())))
     left_out = []
     for case in cases:
@@ -148,15 +136,8 @@ def main(arguments: Sequence[str]) -> int:
     print(summary("variant and tile, case left out of the fit", left_out))
     for name, value in dataclasses.asdict(found).items():
         print(f"{name} = {value:g}")
-    if not given.dry_run:
-        fields = {
-            "written_by": "scripts/fit_gradients.py",
-            "measured_on": [{k: head.get(k) for k in ("gpu", "driver", "nvrtc", "seed")} for head in heads],
-            "cases": len(cases),
-            "coefficients": dataclasses.asdict(found),
-        }
-        FILE.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {FILE}")
+    if writes:
+        write_coefficients(FILE, "scripts/fit_gradients.py", heads, len(cases), found)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,3 +35,17 @@ def load_script() -> Callable[[str], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started during the test."""
+    found = []
+    original = subprocess.Popen
+
+    def start(*arguments, **options):
+        found.append(original(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return found

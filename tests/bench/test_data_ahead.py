@@ -28,20 +28,6 @@ def every_case_is_worth_it(monkeypatch):
     monkeypatch.setattr(data_ahead, "LONG_S", -1.0)
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """The processes that were started."""
-    found = []
-    original = subprocess.Popen
-
-    def start(*arguments, **options):
-        found.append(original(*arguments, **options))
-        return found[-1]
-
-    monkeypatch.setattr(data_ahead.subprocess, "Popen", start)
-    return found
-
-
 def small(name):
     return registry.get(name).make((), None, small=True).on(emulating_device().facts_for(None))
 

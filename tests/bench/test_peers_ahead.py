@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
 
@@ -15,22 +14,12 @@ PLANS = [Plan(registry.get("saxpy")(n=n)) for n in range(1, 8)]
 ANSWER = "import sys\nfor line in sys.stdin: print('[]', flush=True)"
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """The processes that were started, on a machine with four cores and enough memory."""
-    found = []
-    original = subprocess.Popen
-
-    def start(*arguments, **options):
-        found.append(original(*arguments, **options))
-        return found[-1]
-
-    monkeypatch.setattr(peers_ahead.subprocess, "Popen", start)
+@pytest.fixture(autouse=True)
+def four_cores_and_enough_memory(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: 1 << 40)
     monkeypatch.setattr(peers_ahead, "ENTRY", ANSWER)
     monkeypatch.setenv("TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE", "1")  # which prepare_ahead sets
-    return found
 
 
 def test_every_case_is_prepared_once_and_no_process_is_left(started):

@@ -12,9 +12,9 @@ from math import prod
 
 import numpy as np
 
+from ptxkit.blas import one_thread
 from ptxkit.emulator.arrays import Index, Lanes
 from ptxkit.emulator.counters.tally import Tally
-from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.entry import EntryCode
 from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.pending import Pending

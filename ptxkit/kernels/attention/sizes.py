@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ptxkit import Workload, uniform
-from ptxkit.workload.blas_threads import one_blas_thread
+from ptxkit.blas import one_thread
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.parallel import cores
 
@@ -123,7 +123,7 @@ def causal_pairs(n: int, m: int) -> int:
 
 def for_each_head(batch: int, heads: int, compute: Callable[[int, int], None]) -> None:
     """Calls ``compute(sequence, head)`` for each of them, on all cores, one for each call."""
-    with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
+    with one_thread(), ThreadPoolExecutor(cores()) as pool:
         collections.deque(pool.map(lambda one: compute(*one), np.ndindex(batch, heads)), maxlen=0)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
+from ptxkit.blas import one_thread
 from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe.product import NULL, SUMS, TYPES, Array, Dtype, Product
-from ptxkit.workload.blas_threads import one_blas_thread
 from ptxkit.workload.parallel import cores
 
 WGMMA = ("sm_90a",)
@@ -171,7 +171,7 @@ class MoeRouted(Workload):
 
         hit = [int(e) for e in np.unique(expert)]
         for some in (hit[i : i + 32] for i in range(0, len(hit), 32)):
-            with one_blas_thread(), ThreadPoolExecutor(min(cores(), MOST_THREADS)) as pool:
+            with one_thread(), ThreadPoolExecutor(min(cores(), MOST_THREADS)) as pool:
                 for token, slot, found in pool.map(results, some):
                     y[token] += weight[token, slot][:, None] * found
         return {"y": y, "expert": expert, "weight": weight}

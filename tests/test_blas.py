@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ptxkit.emulator.engine import blas
+from ptxkit import blas
 
 
 @pytest.fixture

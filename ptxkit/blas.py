@@ -1,8 +1,9 @@
-"""Limits numpy's matrix products to one thread each while a launch is executed.
+"""Limits numpy's matrix products to one thread each, for callers that compute several products at a time.
 
-Each worker thread of the emulator multiplies its own tiles. OpenBLAS, which numpy's wheels contain, would use all processors
-for each of these products. Its threads wait for each other in spin loops, so that a product takes up to twenty times as long
-when the processors are busy. One thread also makes the order of additions the same on every machine.
+Each worker thread of the emulator multiplies its own tiles, and references of large cases compute blocks in threads. OpenBLAS,
+which numpy's wheels contain, would use all processors for each of these products. Its threads wait for each other in spin
+loops, so that a product takes up to twenty times as long when the processors are busy. One thread also makes the order of
+additions the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SUFFIXES = ("64_", "")
 
 @dataclass
 class _State:
-    """The number of launches that are running, and OpenBLAS's number of threads before the first of them."""
+    """The number of contexts that are open, and OpenBLAS's number of threads before the first of them."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
