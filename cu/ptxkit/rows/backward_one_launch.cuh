@@ -98,7 +98,8 @@ struct LaneSums {
         }
 #pragma unroll 1
         for (; first + ROWS / 2 * step < rows; first += ROWS * step) add<ROWS>(first + offset, step);
-        if (first + step < rows) add<ROWS / 2>(first + offset, step);  // no more loads than there are rows, nearly
+        // The rows that are left take half of the loads, or one: loads of rows past the last one would take time, too.
+        if (first + step < rows) add<ROWS / 2>(first + offset, step);
         else if (first < rows) add<1>(first + offset, step);
     }
 
