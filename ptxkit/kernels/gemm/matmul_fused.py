@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
 from ptxkit.kernels.gemm import matmul_wgmma, stream_k, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, MatmulWgmma, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
+from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import Sums
 
@@ -94,7 +94,7 @@ def preferred_shares(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
     yield from stream_k.preferred(w, w.itemsize, w.batch)
 
 
-@lru_cache(maxsize=1024)
+@cached_per_device
 def times(w: MatmulFused) -> dict[str, float]:
     """Variant -> predicted microseconds of its preferred tile."""
     like = alike(w)

@@ -6,15 +6,16 @@ fitted where the steps were compared with each other.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ptxkit.kernels.gemm import stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.per_device import cached_per_device
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
-@lru_cache(maxsize=1024)
+
+@cached_per_device
 def times(w: Matmul) -> dict[int, float]:
     """Step -> predicted microseconds, of the steps from 8 on that may be the fastest."""
     shared = min(stream_k.predicted_us(w, t) for t in stream_k.candidates(w) if stream_k.usable(w, t) is True)

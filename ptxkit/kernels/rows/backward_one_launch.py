@@ -17,6 +17,7 @@ from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.kernels.rows import backward
 from ptxkit.kernels.rows import rows as row
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
@@ -213,8 +214,9 @@ def second_us(w: Any, c: Coefficients) -> float:
     return c.second_us + factor * moved / c.copy_gbs / 1e3
 
 
-def preferred(w: Any) -> Iterator[dict[str, Any]]:
-    """Tiles in the order of their predicted times."""
+@cached_per_device
+def ordered(w: Any) -> tuple[tuple[float, Mapping[str, Any]], ...]:
+    """Predicted times of the usable tiles in microseconds, with the tiles, the shortest first."""
     shifted = row.moves_shifted(w, 1)
     names = ("THREADS", "VECTORS", "CLUSTER", "SPLIT")
     found = []
@@ -223,15 +225,20 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
         t = Tile(tile)
         if t.CLUSTER <= w.device.target.limits.portable_cluster >= t.SPLIT and usable(w, t) is True:
             found.append((predicted_us(w, t), tile))
-    yield from (tile for _, tile in sorted(found, key=lambda each: each[0]))
+    return tuple(sorted(found, key=lambda each: each[0]))
+
+
+def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles in the order of their predicted times."""
+    yield from (tile for _, tile in ordered(w))
 
 
 def slower(w: Any) -> str | None:
     """Why the variants with partial sums are faster."""
-    tile = next(preferred(w), None)
-    if tile is None:
+    tiles = ordered(w)
+    if not tiles:
         return None
-    one, two = predicted_us(w, Tile(tile)), second_us(w, fitted())
+    one, two = tiles[0][0], second_us(w, fitted())
     if two < one:
         return f"it is predicted to take {one:.1f} us, as all rows are read twice, and two launches {two:.1f} us"
     return None
