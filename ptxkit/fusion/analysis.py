@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ptxkit.errors import PtxkitError
@@ -10,7 +11,7 @@ from ptxkit.fusion.cost import Cost, Group, cost
 from ptxkit.fusion.graph import Graph
 from ptxkit.fusion.groups import pairs, plan
 from ptxkit.fusion.machine import Machine
-from ptxkit.fusion.offers import Offer, bundled, offer
+from ptxkit.fusion.offers import Offer, bundled, fused_variants, offer
 from ptxkit.fusion.rules import Judgement, Verdict
 from ptxkit.fusion.score import THRESHOLDS, WEIGHTS, Score, Thresholds, Weights, estimated_registers, score
 
@@ -93,7 +94,8 @@ class Report:
         operations: each with its cost as a launch of its own.
         pairs: neighbouring operations, each judged by itself.
         plan: the groups of the graph after fusion, in its order, with a candidate for each that has several operations.
-        bundled: other groups that bundled kernels compute, in one launch or in several.
+        bundled: groups that bundled kernels compute, in one launch or in several, without those within a group of the plan that
+            has a kernel.
     """
 
     graph: Graph
@@ -143,7 +145,7 @@ def analyse(
 
     def candidate(group: Group, judgement: Judgement, *, compile_it: bool = False) -> Candidate:
         separate = [costs[operation.name] for operation in group.operations]
-        fused, found = cost(group, machine), offer(group)
+        fused, found = cost(group, machine), offer(group, machine.target)
         facts = compiled(found, machine) if compile_it and found is not None and found.kernel else None
         registers = facts.registers if facts else estimated_registers(group)
         total = score(group, separate, fused, judgement.complexity, found is not None, weights, thresholds, registers)
@@ -172,29 +174,38 @@ def analyse(
         refused |= below
     judged = [candidate(pair.first | pair.second, pair.judgement) for pair in pairs(graph, machine)]
     operations = tuple((group, costs[name]) for name, group in alone.items())
-    planned = {group.names for group, _, _ in merged}
-    others = tuple((group, found) for group, found in bundled(graph) if group.names not in planned)
+    computed = [group.names for group, _, found in merged if found is not None and found.offer and found.offer.kernel]
+    offered = bundled(graph, machine.target)
+    others = tuple((group, found) for group, found in offered if not any(group.names <= names for names in computed))
     return Report(graph, machine, weights, thresholds, operations, tuple(judged), tuple(merged), others)
 
 
 def compiled_kernel(found: Offer, machine: Machine) -> Compiled | None:
-    """Registers, shared memory and occupancy of the last variant of a bundled kernel that the GPU's target supports.
+    """Registers, shared memory and occupancy of the variant and tile of a bundled kernel that are chosen on the GPU.
 
-    None where the kernel cannot be compiled or disassembled here.
+    Where the choice is the unfused baseline, they are those of the last fused variant. None where the kernel cannot be compiled
+    or disassembled here.
     """
     from ptxkit.inspect.subject import Settings, subjects
-    from ptxkit.targets.target import missing
+    from ptxkit.targets.gpus import facts_of
     from ptxkit.workload import registry
+    from ptxkit.workload.choice import choose
 
-    settings = Settings(machine.target, {name: str(value) for name, value in found.sizes.items()})
-    for variant in reversed(registry.get(found.kernel).variants().values()):
-        if missing(variant.requires, machine.target):
-            continue
+    names = fused_variants(found.kernel, machine.target)[::-1]
+    tile: Mapping[str, str] = {}
+    with suppress(PtxkitError):  # no variant for these sizes: there is no machine code either
+        workload = registry.get(found.kernel)(**found.sizes).on(facts_of(machine.gpu))
+        chosen = choose(workload, target=machine.target).chosen
+        if chosen.name in names:
+            names = [chosen.name]
+            tile = {name: str(value) for name, value in chosen.resolved.tile.items()}
+    settings = Settings(machine.target, {name: str(value) for name, value in found.sizes.items()}, tile)
+    for name in names:
         try:
-            built = subjects(f"{found.kernel}:{variant.name}", settings)
+            built = subjects(f"{found.kernel}:{name}", settings)
         except PtxkitError:
             continue  # a variant without a tile for these sizes; or no disassembler, and the estimate stays
         most = max(built, key=lambda subject: subject.function.resources.registers)
         shared = most.function.resources.shared_bytes + most.dynamic_shared_bytes
-        return Compiled(variant.name, most.function.resources.registers, shared, most.occupancy.fraction)
+        return Compiled(name, most.function.resources.registers, shared, most.occupancy.fraction)
     return None

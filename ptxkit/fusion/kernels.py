@@ -7,38 +7,20 @@ with its constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ptxkit.fusion import product_kernels
 from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import Graph
 from ptxkit.fusion.layout import View
 from ptxkit.fusion.patterns import Bound, In, Match, Node, Op, Param, Result, Swapped, candidates, matches, op
+from ptxkit.fusion.product_kernels import one_per_column
+from ptxkit.fusion.use import Array, Use
 
-Array = tuple[tuple[int, ...], str]  # shape and type
 INTERLEAVED = "with 8 rows of gate and 8 of up alternating in one array"
-
-
-@dataclass(frozen=True)
-class Use:
-    """A use of a bundled kernel.
-
-    Attributes:
-        kernel: its name. sizes: positional. options: by name.
-        inputs: name in the formula -> shape and type of the array that the kernel reads. outputs: those of the results.
-        inside: types that results within the kernel may have; it keeps them in f32.
-        note: how constant inputs must be stored, as the end of a sentence; "" for as they are.
-    """
-
-    kernel: str
-    sizes: Mapping[str, int]
-    options: Mapping[str, Any]
-    inputs: Mapping[str, Array]
-    outputs: Sequence[Array]
-    inside: frozenset[str] = field(default=frozenset(("f32",)))
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,8 +44,10 @@ def uses(group: Group) -> Iterator[Use]:
             continue
         for match in matches(group, kernel.roots):
             use = kernel.use(match)
-            if use is not None and _fits(match, use):
+            if use is not None and _fits(group.graph, match, use):
                 yield use
+    if (together := product_kernels.side_by_side(group)) is not None:
+        yield together
 
 
 def groups(graph: Graph) -> Iterator[Group]:
@@ -94,24 +78,24 @@ def _kinds(roots: Sequence[Op]) -> list[str]:
     return list(seen.values())
 
 
-def _fits(match: Match, use: Use) -> bool:
+def _fits(graph: Graph, match: Match, use: Use) -> bool:
     """Whether the arrays of a match are those that the kernel reads and writes."""
     if match.inputs.keys() != use.inputs.keys() or not match.inside <= use.inside:
         return False
     pairs = [(match.inputs[name], array) for name, array in use.inputs.items()]
     if len(match.results) != len(use.outputs):
         return False
-    return all(_is(bound, *array) for bound, array in (*pairs, *zip(match.results, use.outputs, strict=True)))
+    return all(_is(graph, bound, *array) for bound, array in (*pairs, *zip(match.results, use.outputs, strict=True)))
 
 
-def _is(bound: Bound, shape: tuple[int, ...], dtype: str) -> bool:
+def _is(graph: Graph, bound: Bound, shape: tuple[int, ...], dtype: str) -> bool:
     """Whether a tensor is an array of this shape and type, but for axes of one element and axes before the rows."""
     if bound.dtype != dtype or bound.elements != math.prod(shape):
         return False
     if len(shape) == 4:  # heads, as (batch, heads, n, d) or, as the kernels have them, with the tokens first
         stated = bound.shape if len(bound.shape) == 4 else (1, *bound.shape)
         return stated == shape and (bound.view.contiguous or _tokens_first(bound.view))
-    if not bound.view.contiguous:
+    if not bound.view.contiguous and not _attended(graph, bound.view):
         return False
     if len(shape) == 1:
         return True
@@ -119,15 +103,21 @@ def _is(bound: Bound, shape: tuple[int, ...], dtype: str) -> bool:
     return bound.matrix == shape or wide == [extent for extent in shape if extent != 1]
 
 
+def _attended(graph: Graph, view: View) -> bool:
+    """Whether a view is a result of attention with the tokens first, as the kernels of attention write it."""
+    writer = graph.producers.get(view.memory)
+    if writer is None or writer.kind != "attention":
+        return False
+    whole = View.whole(view.memory, graph.shape(view.memory))
+    rank = len(whole.axes)
+    first = whole.permuted([*range(rank - 3), rank - 2, rank - 3, rank - 1])
+    return (view.offset, view.order) == (0, first.order)
+
+
 def _tokens_first(view: View) -> bool:
     """Whether (batch, heads, n, d), or (heads, n, d), is a view of (batch, n, heads, d)."""
     rank = len(view.axes)
     return view.permuted([*range(rank - 3), rank - 2, rank - 3, rank - 1]).contiguous
-
-
-def _columns(bound: Bound) -> bool:
-    """Whether a tensor has one element for each column."""
-    return bound.elements == bound.matrix[1]
 
 
 # Uses: sizes and options from a match
@@ -170,7 +160,7 @@ def _rows(
         shape = match.results[0].shape
         if any(match.inputs[name].shape != shape for name in arrays) or (only and dtype != only):
             return None
-        if not all(_columns(match.inputs[name]) for name in columns):
+        if not all(one_per_column(match.inputs[name]) for name in columns):
             return None
         inputs: dict[str, Array] = dict.fromkeys(arrays, ((rows, cols), dtype))
         inputs |= dict.fromkeys(columns, ((cols,), dtype))
@@ -180,20 +170,6 @@ def _rows(
         return Use(kernel, sizes, given, inputs, outputs, frozenset((dtype, "f32")))
 
     return use
-
-
-def _product(match: Match) -> Use | None:
-    """A product with bias and GELU."""
-    a, b = match.inputs["a"], match.inputs["b"]
-    (m, k), n = a.matrix, b.shape[0]
-    dtype = a.dtype
-    kernel, options = ("matmul_wgmma", {}) if dtype == "bf16" else ("matmul_mma", {"dtype": dtype})
-    inputs: dict[str, Array] = {"a": ((m, k), dtype), "b": ((n, k), dtype), "bias": ((n,), dtype)}
-    if not _columns(match.inputs["bias"]):
-        return None
-    sizes = {"m": m, "n": n, "k": k}
-    inside = frozenset((dtype, "f32"))
-    return Use(kernel, sizes, {"epilogue": "bias_gelu"} | options, inputs, [((m, n), dtype)], inside)
 
 
 def _sparse_product(match: Match) -> Use | None:
@@ -211,7 +187,7 @@ def _layer(kernel: str, *across: str) -> Callable[[Match], Use | None]:
         x, w = match.inputs["x"], match.inputs["w"]
         (rows, hidden), features = x.matrix, w.shape[0]
         names = [name for name in match.inputs if name not in ("x", "w", "residual")]
-        if not all(_columns(match.inputs[name]) for name in names):
+        if not all(one_per_column(match.inputs[name]) for name in names):
             return None
         inputs: dict[str, Array] = {"x": ((rows, hidden), x.dtype), "w": ((features, hidden), x.dtype)}
         inputs |= {name: ((features if name in across else hidden,), x.dtype) for name in names}
@@ -243,7 +219,7 @@ def _moe_int8(output: str) -> Callable[[Match], Use | None]:
     def use(match: Match) -> Use | None:
         a, b, scales = match.inputs["a"], match.inputs["b"], match.inputs["a_scales"]
         (m, k), n = a.matrix, b.shape[0]
-        if scales.shape[-1:] != (1,) or not _columns(match.inputs["b_scales"]):
+        if scales.shape[-1:] != (1,) or not one_per_column(match.inputs["b_scales"]):
             return None  # a scale for each token is broadcast along its row
         inputs: dict[str, Array] = {"a": ((m, k), a.dtype), "b": ((n, k), a.dtype)}
         inputs |= {"a_scales": ((m,), "f32"), "b_scales": ((n,), "f32")}
@@ -433,8 +409,6 @@ def _kernels() -> Iterator[Kernel]:
         yield Kernel((root,), _layer("linear_layernorm_gelu", "bias", "gamma", "beta"))
     for biased in _with_bias(norm, bias):
         yield Kernel((op("add", residual, op("gelu", biased)),), _layer("ffn_sublayer", "bias"))
-    for product in (op("linear", a, b, bias), op("add", op("linear", a, b), bias)):
-        yield Kernel((op("gelu", product),), _product)
     yield Kernel((op("linear", a, b, sparse=True),), _sparse_product)
     for name, sparse in (("swiglu_ffn", False), ("sparse_swiglu_ffn", True)):
         gated = op("multiply", op("silu", op("linear", x, gate, sparse=sparse)), op("linear", x, up, sparse=sparse))
@@ -450,6 +424,9 @@ def _kernels() -> Iterator[Kernel]:
         yield Kernel((combined,), _moe_routed)
         if weight.of is gating:  # the kernel writes the weights that are used
             yield Kernel((combined, gating), _moe_routed)
+
+    for root, use in product_kernels.formulas():
+        yield Kernel((root,), use)
 
     yield Kernel((op("attention", In("q"), In("k"), In("v"), causal=Param("causal")),), _attention)
     for scores in _all_scores():

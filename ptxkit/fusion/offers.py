@@ -14,13 +14,16 @@ from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
 from ptxkit.expression.syntax import RESERVED, parse
 from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import Graph, Operation
-from ptxkit.fusion.kernels import Use, groups, uses
+from ptxkit.fusion.kernels import groups, uses
 from ptxkit.fusion.kinds import DEFAULTS
 from ptxkit.fusion.layout import View
+from ptxkit.fusion.use import Use
+from ptxkit.targets.target import Target, missing
 from ptxkit.workload import registry
 
+UNFUSED = "unfused"  # the name of the baselines of bundled kernels
+STATED = ("dtype", "activation", "output", "scale")  # options that are stated where they have their defaults, too
 LONGEST = 1000  # characters of a formula, in which a value that is used twice is written twice
-CONSTANTS = ("eps", "p", "zero_point", "causal", "renormalize")  # options that are left out where they have their defaults
 INFIX = {o.word: sign for sign, o in OPERATIONS.items() if not sign.isalpha()}
 
 
@@ -48,39 +51,53 @@ class Offer:
         return f"{self.command} ({self.note})" if self.note else self.command
 
 
-def offer(group: Group) -> Offer | None:
-    """The bundled kernel that computes a group exactly, else a formula, else None."""
-    return _bundled_offer(group) or _formula_offer(group)
+def offer(group: Group, target: Target | None = None) -> Offer | None:
+    """The bundled kernel that computes a group exactly, else a formula, else None.
+
+    Args:
+        target: that the kernel must have a fused variant for; None for any.
+    """
+    return _bundled_offer(group, target) or _formula_offer(group)
 
 
-def bundled(graph: Graph) -> list[tuple[Group, Offer]]:
-    """The largest groups of several operations of a graph that bundled kernels compute, in one launch or in several."""
-    found = [(group, offered) for group in groups(graph) if (offered := _bundled_offer(group)) is not None]
+def bundled(graph: Graph, target: Target | None = None) -> list[tuple[Group, Offer]]:
+    """The largest groups of several operations of a graph that bundled kernels compute, in one launch or in several.
+
+    Args:
+        target: see :func:`offer`.
+    """
+    found = [(group, offered) for group in groups(graph) if (offered := _bundled_offer(group, target)) is not None]
     largest = [(group, offered) for group, offered in found if not any(group.names < other.names for other, _ in found)]
     return sorted(largest, key=lambda pair: graph.order[pair[0].operations[0].name])
 
 
-def _bundled_offer(group: Group) -> Offer | None:
+def _bundled_offer(group: Group, target: Target | None) -> Offer | None:
     for use in uses(group):
-        if _permitted(use):
+        if _permitted(use, target):
             words = [use.kernel, *map(str, use.sizes.values())]
             kernel = registry.get(use.kernel)
-            stated = {k: v for k, v in use.options.items() if k not in CONSTANTS or v != getattr(kernel, k)}
+            stated = {k: v for k, v in use.options.items() if v != getattr(kernel, k) or (k in STATED and v != "none")}
             for option, value in stated.items():
                 words += ["--option", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
             return Offer("ptxkit run " + " ".join(words), use.kernel, {**use.sizes, **stated}, note=use.note)
     return None
 
 
-def _permitted(use: Use) -> bool:
-    """Whether the kernel exists and takes these sizes and options."""
+def _permitted(use: Use, target: Target | None) -> bool:
+    """Whether the kernel exists, takes these sizes and options, and has a fused variant for the target."""
     if use.kernel not in registry.names():
         return False
     try:
         registry.get(use.kernel)(**use.sizes, **use.options)
     except UsageError:  # DescriptionError, too: a size or dtype that the kernel does not support
         return False
-    return True
+    return target is None or bool(fused_variants(use.kernel, target))
+
+
+def fused_variants(kernel: str, target: Target) -> list[str]:
+    """The names of the variants of a kernel that a target has, without its unfused baseline."""
+    variants = registry.get(kernel).variants().values()
+    return [v.name for v in variants if v.name != UNFUSED and missing(v.requires, target) is None]
 
 
 def _formula_offer(group: Group) -> Offer | None:

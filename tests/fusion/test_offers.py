@@ -59,8 +59,9 @@ def test_products_with_bias_and_gelu():
     def build(g, x, i):
         g.gelu(g.add(g.linear(x, i("w", (512, 256))), i("bias", (512,))))
 
-    assert whole(build, dtype="bf16").command == "ptxkit run matmul_wgmma 64 512 256 --option epilogue=bias_gelu"
-    assert "matmul_mma 64 512 256" in whole(build, dtype="f16").command
+    for dtype in ("bf16", "f16"):
+        words = f"--option epilogue=bias_gelu --option dtype={dtype}"
+        assert whole(build, dtype=dtype).command == f"ptxkit run matmul_wgmma 64 512 256 {words}"
 
 
 @pytest.mark.parametrize(
