@@ -176,13 +176,6 @@ def test_a_missing_header_for_device_code_is_named_with_its_wheel(monkeypatch):
     [
         ("#include <curand_kernel.h>\n__global__ void k() {}\n", "pip install nvidia-curand"),
         ("__global__ void c() {}\n__global__ void k() { c<<<1, 1>>>(); }\n", "launch the kernel from the host"),
-        pytest.param(
-            "#include <thrust/sort.h>\n__global__ void k(int* x) { thrust::sort(thrust::seq, x, x + 9); }\n",
-            "use CUB or a loop",
-            marks=pytest.mark.skipif(
-                all(tool.name != "CCCL headers" for tool in toolkit.headers()), reason="the headers of CCCL are not installed"
-            ),
-        ),
     ],
 )
 def test_an_error_says_what_to_do_without_the_device_runtime_and_wheels(text, fix, monkeypatch):

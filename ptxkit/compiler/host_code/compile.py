@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.diagnostics import Diagnostic, failure
+from ptxkit.compiler.host_code import thrust
 from ptxkit.compiler.host_code.device_part import NOT_COMPILED, DevicePart, Dropped, Piece, device_part, summary
 from ptxkit.compiler.host_code.headers import (
     NOT_FOUND,
@@ -35,8 +36,8 @@ STATIC_OVERLOAD = "static and nonstatic member functions with same parameter typ
 ANNOTATED_LAMBDA = "annotation on lambda is not allowed in JIT mode"
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
 OF_THRUST = (
-    "NVRTC cannot compile Thrust's algorithms, whose headers have code for hosts: of Thrust, device code can use types such as "
-    "thrust::tuple and thrust::complex; use CUB or a loop for the rest"
+    "of Thrust, device code can use types, iterators, and algorithms with the policy thrust::seq or thrust::device, which the "
+    "calling thread executes; containers such as thrust::device_vector are for host code"
 )
 _HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc|#\s*include\s*<(?:iostream>|vector>|string>|thrust/)")
 _ANNOTATED_LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:host|device)__\s*)+)(?=[({])")
@@ -197,6 +198,8 @@ def _request(
     text, texts, holders = found.files()
     text, texts = _without_annotations(text), {name: _without_annotations(one) for name, one in texts.items()}
     found.headers.preinclude(found.part)
+    if thrust.is_needed(found.part):
+        options = {*options, *thrust.options(request.options)}
     memory = {**found.headers.memory, **texts, **dict(request.headers)}
     holders[request.name] = [id(found.part.source)]
     wanted = replace(
@@ -308,7 +311,7 @@ def _explained(error: CompileError, found: Extraction) -> CompileError:
         re.sub(_DELETED, "is a host function, which device code cannot call", text) for text in (str(error), error.log)
     ]
     hints = _left_out(error.log or str(error), found)
-    if any("/thrust/" in file for file, _, _, _ in _places(error)):
+    if any("/thrust/" in file or '"thrust' in message for file, _, _, message in _places(error)):
         hints.append(OF_THRUST)
     absent = found.not_found
     if absent:

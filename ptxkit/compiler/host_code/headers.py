@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from ptxkit.compiler.cache import digest
+from ptxkit.compiler.host_code import thrust
 from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, device_part
 from ptxkit.compiler.host_code.preprocessor import Inclusion
 from ptxkit.compiler.paths import include_dir
@@ -322,7 +323,13 @@ class Headers:
     def preinclude(self, part: DevicePart) -> None:
         """Let the text that precedes the source declare names that headers of the host would, if device code uses them."""
         names = part.names_of("std")
-        lines = self.of_std(names)
+        lines = []
+        if thrust.is_needed(part):
+            self.memory |= thrust.headers(self.own)
+            for name in thrust.EMPTY_HEADERS:
+                self.memory.setdefault(name, "#pragma once\n")
+            lines.append(thrust.INCLUDE)
+        lines += self.of_std(names)
         lines += [f"namespace std {{ class {name}; }}\n" for name in HOST_CLASSES if name in names]
         lines += [f"namespace std {{ template <typename...> class {name}; }}\n" for name in HOST_TEMPLATES if name in names]
         torch = part.names_of("(?:at|c10)")
