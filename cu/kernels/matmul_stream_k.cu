@@ -9,14 +9,6 @@
 
 using namespace ptxkit;
 
-// The epilogue, of pairs of elements where all rows of c begin at a multiple of a pair.
-template <int EPILOGUE, int PAIRS, class T>
-__device__ __forceinline__ auto epilogue_of(T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta,
-                                            unsigned pitch) {
-    if constexpr (PAIRS) return Output<EPILOGUE, T>{c, bias, m, n, alpha, beta, pitch};
-    else return ElementOutput<EPILOGUE, T>{c, bias, m, n, pitch, alpha, beta};
-}
-
 template <class Tile, class T, class Of, int EPILOGUE, int PAIRS>
 __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_stream_k(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, unsigned m,

@@ -211,6 +211,7 @@ class Measured:
         elementwise, rows: see there.
         gradients: the first suitable entry counts.
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
+        cluster_k: of those whose clusters divide k; None before they were measured.
         products: of the others by wgmma. unaligned: of those whose results, or also operands, TMA does not copy.
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
             sizes for which these are all SMs.
@@ -232,6 +233,7 @@ class Measured:
     unaligned: StreamRates
     cluster_ctas: Mapping[int, int]
     remote_store_us: float
+    cluster_k: StreamRates | None = None
 
 
 def _gradient_tiles() -> tuple[GradientTile, ...]:

@@ -62,6 +62,7 @@ def test_every_step_takes_every_layout(variant, layout):
 
 SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
 FEW = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 64, "SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 1}
+DIVIDED = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 64, "PARTS": 3}
 PARTS_OF_MATRICES = [  # variant, tile, sizes, leading dimensions and other options
     ("step1_tma", None, (70, 152, 250), {"lda": 288, "ldb": 272, "ldc": 160, "beta": 0.5}),
     (LAST, SMALL, (70, 152, 250), {"lda": 288, "ldb": 272, "ldc": 160, "epilogue": "bias_gelu"}),
@@ -72,6 +73,7 @@ PARTS_OF_MATRICES = [  # variant, tile, sizes, leading dimensions and other opti
     ("step12_aligned_copy", SMALL, (70, 147, 250), {"lda": 255, "ldb": 256, "ldc": 161}),
     ("step13_stream_k", FEW, (70, 147, 250), {"lda": 255, "ldb": 250, "ldc": 161}),
     ("step13_stream_k", FEW, (70, 148, 250), {"lda": 77, "ldb": 151, "ldc": 149, "layout": "nt"}),
+    ("step14_cluster_k", DIVIDED, (70, 148, 250), {"lda": 77, "ldb": 151, "ldc": 149, "layout": "nt"}),
 ]
 
 
@@ -110,7 +112,7 @@ def test_leading_dimensions_below_the_length_of_a_row_are_refused(options, reaso
 def test_rows_that_tma_cannot_copy_are_named(sizes, options, reason):
     """A store by TMA would write the last 16 bytes of a row as a whole."""
     workload = MatmulWgmma(*sizes, **options)
-    with pytest.raises(UsageError, match=f"{reason}, as TMA requires: steps 11 to 13"):
+    with pytest.raises(UsageError, match=f"{reason}, as TMA requires: steps 11 to 14"):
         workload.variant(LAST).select_tile(workload, SM_90A)
     assert choose(workload, target=SM_90A).variant in ("step11_unaligned", "step12_aligned_copy", "step13_stream_k")
 

@@ -48,4 +48,12 @@ struct ElementOutput {
     }
 };
 
+// The epilogue for any n: of pairs of elements where PAIRS says that all rows of c begin at a multiple of a pair.
+template <int EPILOGUE, int PAIRS, class T>
+__device__ __forceinline__ auto epilogue_of(T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta,
+                                            unsigned pitch) {
+    if constexpr (PAIRS) return Output<EPILOGUE, T>{c, bias, m, n, alpha, beta, pitch};
+    else return ElementOutput<EPILOGUE, T>{c, bias, m, n, pitch, alpha, beta};
+}
+
 }  // namespace ptxkit

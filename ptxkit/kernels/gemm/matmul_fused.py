@@ -10,9 +10,10 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import matmul_wgmma, stream_k, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, stream_k, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, MatmulWgmma, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import Sums
@@ -94,20 +95,37 @@ def preferred_shares(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
     yield from stream_k.preferred(w, w.itemsize, w.batch)
 
 
+def usable_clusters(w: MatmulFused, t: Tile) -> bool | str:
+    """The constraint of ``cluster_k``."""
+    return cluster_k.usable(w, t, w.itemsize)
+
+
+def preferred_clusters(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 14 of matmul_wgmma."""
+    yield from cluster_k.preferred(w, w.itemsize, w.batch)
+
+
 @cached_per_device
 def times(w: MatmulFused) -> dict[str, float]:
-    """Variant -> predicted microseconds of its preferred tile."""
+    """Variant -> predicted microseconds of its preferred tile; without ``cluster_k`` until there are times of it."""
     like = alike(w)
     whole = min(wgmma_tiles.predicted_us(like, t) for t in wgmma_tiles.candidates(like))
     shared = next(preferred_shares(w))
-    return {"fused": whole, "stream_k": stream_k.predicted_us(w, shared, w.itemsize, w.batch)}
+    found = {"fused": whole, "stream_k": stream_k.predicted_us(w, shared, w.itemsize, w.batch)}
+    divided = cluster_k.least_us(w, w.itemsize, w.batch)
+    return found if divided is None else {**found, "cluster_k": divided}
 
 
 def slower(w: MatmulFused, name: str) -> str | None:
     """Why the other variant is predicted to be faster."""
     found = times(w)
     fastest = min(found, key=lambda other: found[other])
-    return None if fastest == name else f"predicted to take {found[name]:.3g} us, and {fastest} {found[fastest]:.3g} us"
+    if fastest == name:
+        return None
+    if name not in found:
+        unmeasured = measured(w.device).cluster_k is None
+        return "no times of it were measured" if unmeasured else "no tile divides k of these sizes"
+    return f"predicted to take {found[name]:.3g} us, and {fastest} {found[fastest]:.3g} us"
 
 
 class MatmulFused(HasLayout, Workload):
@@ -441,6 +459,33 @@ class MatmulFused(HasLayout, Workload):
         )
         return [multiply, add]
 
+    def divided_products(self, t: Tile) -> list[Launch]:
+        """A launch of ``matmul_fused_cluster_k``."""
+        operands, rows, pitch = self.operands, stream_k.loaded_rows(self, {**t, **cluster_k.ALONE}), self.pitches[2]
+        of_product, steps = cluster_k.of_product(self, t), cluster_k.steps(self, self.itemsize)
+        launch = Launch(
+            "matmul_fused_cluster_k",
+            self.batch * of_product * t.PARTS,
+            stream_k.threads(t) + 32,
+            (
+                self.map("a", 0, operands.A_MAJOR, rows),
+                self.map("b", 1, operands.B_MAJOR, t.COLUMNS),
+                *("c", *self.pointers(*self.parts), self.m, self.n, pitch, self.m * pitch),
+                *(cluster_k.down(self, t), of_product, steps, rows, cluster_k.stages(self, t)),
+            ),
+            shared=cluster_k.shared_bytes(self, t),
+            cluster=t.PARTS,
+            template=(
+                stream_k.StreamKTile.of(t),
+                TYPES[self.kind],
+                TYPES[self.output_kind],
+                operands,
+                sum(PARTS[name] for name in self.parts),
+                ACTIVATIONS[self.activation],
+            ),
+        )
+        return [launch]
+
     def map(self, name: str, index: int, mn_major: int, rows: int) -> TensorMap:
         """The tensor map of a or b, for copies of ``rows`` rows of a tile, or of blocks of 64 rows of an MN-major one."""
         stored, pitch = self.stored(self.m, self.n, self.k)[index], self.pitches[index]
@@ -506,3 +551,15 @@ class MatmulFused(HasLayout, Workload):
     def stream_k(self, t: Tile) -> list[Launch]:
         """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
         return self.shared_products(t)
+
+    @variant(
+        requires=REQUIRES,
+        source="matmul_fused_cluster_k.cu",
+        tile=cluster_k.SPACE,
+        constraint=usable_clusters,
+        prefer=preferred_clusters,
+        slower=lambda w: slower(w, "cluster_k"),
+    )
+    def cluster_k(self, t: Tile) -> list[Launch]:
+        """For a small c: CTAs of a cluster multiply parts of k, and add their sums through distributed shared memory."""
+        return self.divided_products(t)

@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in thirteen steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in fourteen steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm import steps, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, steps, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
@@ -214,7 +214,7 @@ def full(t: Tile) -> Tile:
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the steps that read and write all matrices by TMA."""
     reason = unaligned.needed(w)
-    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 13 compute such products"
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 14 compute such products"
 
 
 def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
@@ -329,7 +329,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     copied = unaligned.copying(w, copies)
     c, bias, m, n, _, *others = w.scalars
     output = (c, bias, m, n, *others)
-    tile, pairs = stream_k.StreamKTile.of(t), int(w.n % 2 == 0 and unaligned.pitches(w)["c"] % 2 == 0)
+    tile, pairs = stream_k.StreamKTile.of(t), stores_pairs(w)
     multiply = Launch(
         "matmul_stream_k",
         shares.clusters * shares.sharing,
@@ -354,13 +354,39 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     return [*copied, multiply, add]
 
 
+def divided_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
+    """A launch of ``matmul_cluster_k``, after copies for TMA."""
+    operands, rows = Operands.of(w), stream_k.loaded_rows(w, {**t, **cluster_k.ALONE})
+    copies = unaligned.copies(w)
+    c, bias, m, n, _, *others = w.scalars
+    multiply = Launch(
+        "matmul_cluster_k",
+        cluster_k.of_product(w, t) * t.PARTS,
+        stream_k.threads(t) + 32,
+        (
+            *(unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", rows, t.COLUMNS)),
+            *(c, bias, m, n, *others),
+            *(cluster_k.down(w, t), cluster_k.steps(w, 2), rows, cluster_k.stages(w, t)),
+        ),
+        shared=cluster_k.shared_bytes(w, t),
+        cluster=t.PARTS,
+        template=(stream_k.StreamKTile.of(t), w.cu_type, operands, w.epilogue_bits, stores_pairs(w)),
+    )
+    return [*unaligned.copying(w, copies), multiply]
+
+
+def stores_pairs(w: MatmulWgmma) -> int:
+    """Whether all rows of c begin at a multiple of a pair of elements, as a template argument."""
+    return int(w.n % 2 == 0 and unaligned.pitches(w)["c"] % 2 == 0)
+
+
 def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the variant in PTX."""
     return "the PTX kernel reads and writes contiguous matrices" if w.pitched else without_epilogue(w, t)
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in thirteen steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in fourteen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -548,6 +574,18 @@ class MatmulWgmma(Matmul):
     def step13_stream_k(self, t: Tile) -> list[Launch]:
         """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
         return shared_steps(self, t)
+
+    @variant(
+        requires=REQUIRES,
+        source=cluster_k.SOURCE,
+        tile=cluster_k.SPACE,
+        constraint=cluster_k.usable,
+        prefer=cluster_k.preferred,
+        slower=lambda w: steps.slower(w, 14),
+    )
+    def step14_cluster_k(self, t: Tile) -> list[Launch]:
+        """For a small c: CTAs of a cluster multiply parts of k, and add their sums through distributed shared memory."""
+        return divided_by_clusters(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:

@@ -1,14 +1,15 @@
 """Which of the last steps of matmul_wgmma is predicted to be the fastest: the smallest of the times of their preferred tiles.
 
 All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own, and a factor for each that is
-fitted where the steps were compared with each other.
+fitted where the steps were compared with each other. Step 14 is left out until there are times of it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ptxkit.kernels.gemm import stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
 
 if TYPE_CHECKING:
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 @cached_per_device
 def times(w: Matmul) -> dict[int, float]:
     """Step -> predicted microseconds, of the steps from 8 on that may be the fastest."""
-    shared = min(stream_k.predicted_us(w, t) for t in stream_k.candidates(w) if stream_k.usable(w, t) is True)
+    found = {13: min(stream_k.predicted_us(w, t) for t in stream_k.candidates(w) if stream_k.usable(w, t) is True)}
+    if (divided := cluster_k.least_us(w)) is not None:
+        found[14] = divided
     if unaligned.needed(w):
-        whole = min(unaligned.predicted_us(w, t) for t in unaligned.candidates(w))
-        return {12 if unaligned.copies(w) else 11: whole, 13: shared}
-    found = {8: min(wgmma_tiles.predicted_us(w, t) for t in wgmma_tiles.candidates(w)), 13: shared}
+        found[12 if unaligned.copies(w) else 11] = min(unaligned.predicted_us(w, t) for t in unaligned.candidates(w))
+        return found
+    found[8] = min(wgmma_tiles.predicted_us(w, t) for t in wgmma_tiles.candidates(w))
     split = min((wgmma_tiles.predicted_us(w, t, t["PARTS"]) for t in wgmma_tiles.split_candidates(w)), default=None)
     if split is not None:
         found[10] = split
@@ -38,6 +41,8 @@ def slower(w: Matmul, step: int) -> str | None:
     fastest = min(found, key=lambda other: found[other])
     if fastest == step:
         return None
+    if step == 14 and measured(w.device).cluster_k is None:
+        return "no times of it were measured"
     if step not in found:
         return f"step {fastest} is for products of these sizes"
     return f"predicted to take {found[step]:.3g} us, and step {fastest} {found[fastest]:.3g} us"
