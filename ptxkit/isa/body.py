@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ptxkit.isa.constants import parse_integer
@@ -74,6 +74,19 @@ class BodyParser:
     def registers(self) -> dict[str, PtxType]:
         """Every register the body declares, by unique name."""
         return self._scopes.registers
+
+    def declare(self, starts: Iterable[int]) -> None:
+        """Declare registers and variables outside of the body, which it may hide: those of module scope of older versions.
+
+        Args:
+            starts: token indices of the declarations.
+        """
+        tokens = self._tokens
+        at = tokens.i
+        for tokens.i in starts:
+            self._directive(tokens.text)
+        tokens.i = at
+        self._scopes.open()
 
     def parse(self) -> None:
         """Takes the statements and the closing brace."""

@@ -125,11 +125,12 @@ class Tokens:
         return self.lines[-1], len(last) + 1
 
     def error(self, message: str, index: int | None = None) -> PtxSyntaxError:
-        """An error at token ``index`` (the next one by default); its log is the offending line with a caret below."""
+        """An error at token ``index`` (the next one by default); its log has the offending line with a caret below, too."""
         line, column = self.position(self.i if index is None else index)
         source_line = self.source.split("\n")[line - 1].rstrip("\r")
         caret = "".join("\t" if c == "\t" else " " for c in source_line[: column - 1]) + "^"
-        return PtxSyntaxError(f"{self.path}:{line}:{column}: {message}", log=f"{source_line}\n{caret}")
+        text = f"{self.path}:{line}:{column}: {message}"
+        return PtxSyntaxError(text, log=f"{text}\n  {source_line}\n  {caret}")
 
     def expected(self, what: str, index: int | None = None) -> PtxSyntaxError:
         """An error that names the token at ``index`` and what was expected there."""

@@ -58,6 +58,7 @@ class _ModuleParser:
         self.aliases: list[tuple[str, str, int]] = []
         self.names: dict[str, object] = {}
         self.unknown: list[tuple[str, int]] = []
+        self.of_threads: dict[str, int] = {}  # registers and local variables of module scope -> where their declaration starts
 
     def parse(self) -> Module:
         tokens = self.tokens
@@ -193,8 +194,8 @@ class _ModuleParser:
         text = tokens.text
         if text in (".entry", ".func"):
             self._function(linkage)
-        elif text == ".reg":
-            raise tokens.error("registers belong into a function: PTX 3.0 and later has none at module scope")
+        elif text in (".reg", ".local"):
+            self._of_threads()
         elif text in SPACES:
             for variable in parse_declaration(tokens, linkage):
                 before = self.variables.get(variable.name)
@@ -203,6 +204,16 @@ class _ModuleParser:
                 self.names[variable.name] = True
         else:
             raise tokens.expected("'.entry', '.func' or a state space such as '.global'")
+
+    def _of_threads(self) -> None:
+        """Takes registers or local variables of module scope, of which each thread has its own, until version 3.0."""
+        tokens = self.tokens
+        start = tokens.i
+        if self.version is not None and self.version >= (3, 0):
+            what = "registers" if tokens.text == ".reg" else "local variables"
+            raise tokens.error(f"{what} belong into a function: PTX 3.0 and later has none at module scope")
+        for variable in parse_declaration(tokens):
+            self.of_threads[variable.name] = start
 
     def _function(self, linkage: str) -> None:
         tokens = self.tokens
@@ -229,6 +240,9 @@ class _ModuleParser:
         body = BodyParser(
             tokens, (*returns, *params), self.labels, self.variables, self.names, self.files, self._note_unknown
         )
+        if self.of_threads and is_entry:
+            named = self.of_threads.keys() & set(tokens.texts[brace : self.blocks[brace]])
+            body.declare(sorted({self.of_threads[name] for name in named}))
         body.parse()
         self.functions[name] = replace(
             header,
@@ -241,6 +255,9 @@ class _ModuleParser:
         )
 
     def _note_unknown(self, name: str, index: int) -> None:
+        if name in self.of_threads:
+            what = "a kernel can use registers and local variables of module scope, a function that it calls cannot"
+            raise self.tokens.error(f"'{name}' is declared at module scope: {what}", index)
         if name not in self.names:
             self.unknown.append((name, index))
 

@@ -23,7 +23,7 @@ def variable(declaration, name="x"):
         (".extern .shared .align 128 .b8 x[];", "shared", "b8", 128, (0,), 1, "extern", 0),
         (".shared .v4 .f32 x;", "shared", "f32", 16, (), 4, "", 16),
         (".shared::cta .f64 x[3][2];", "shared", "f64", 8, (3, 2), 1, "", 48),
-        (".local .align 8 .b8 x[2*4];", "local", "b8", 8, (8,), 1, "", 8),
+        (".shared .align 8 .b8 x[2*4];", "shared", "b8", 8, (8,), 1, "", 8),
         (".weak .global .b16 x;", "global", "b16", 2, (), 1, "weak", 2),
         (".common .global .b64 x;", "global", "b64", 8, (), 1, "common", 8),
         (".visible .weak .global .b64 x;", "global", "b64", 8, (), 1, "weak", 8),

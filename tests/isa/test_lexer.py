@@ -52,7 +52,7 @@ def test_error_names_the_place_and_shows_the_line():
     error = tokens.expected("','", 4)
     assert isinstance(error, PtxSyntaxError)
     assert str(error) == "k.ptx:2:13: found ';', expected ','"
-    assert error.log == "\tadd.s32 %r1;\n\t           ^"
+    assert error.log == f"{error}\n  \tadd.s32 %r1;\n  \t           ^"
 
 
 def test_error_at_the_end_of_the_text():

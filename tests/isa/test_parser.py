@@ -301,7 +301,7 @@ def test_an_error_shows_its_line():
     with pytest.raises(PtxSyntaxError) as caught:
         parse(HEADER + ".entry k() {\n\tmov.u32 %r1, 5;\n}", "saxpy.ptx")
     assert str(caught.value).startswith("saxpy.ptx:5:10: '%r1' is not declared")
-    assert caught.value.log == "\tmov.u32 %r1, 5;\n\t        ^"
+    assert caught.value.log == f"{caught.value}\n  \tmov.u32 %r1, 5;\n  \t        ^"
     assert caught.value.exit_code == 4
 
 
@@ -323,3 +323,25 @@ class TestOlderCompilers:
         ]
         with pytest.raises(PtxSyntaxError, match="'.tex' does not exist since version 1.5"):
             parse(".version 1.5\n.target sm_20\n.tex .u32 a;")
+
+
+OLD = ".version 2.0\n.target sm_20\n.local .align 4 .b8 x[16], y[4];\n.reg .u32 %g<3>, u;\n"
+
+
+def test_registers_and_local_variables_of_module_scope_are_those_of_each_kernel_that_names_them():
+    module = parse(OLD + ".entry k() {\n.reg .u32 u;\nst.local.u32 [x+4], %g1;\nmov.u32 u, %g2;\n}\n.entry e() { ret; }\n")
+    assert (list(module.functions["k"].variables), list(module.functions["e"].variables)) == (["x", "y"], [])
+    assert listing(module.functions["k"]) == ["st.local.u32 [x+4], %g1;", "mov.u32 u$1, %g2;"]
+    assert not module.functions["e"].registers
+
+
+@pytest.mark.parametrize("use", ["mov.u32 u, 3;", "st.local.u32 [x], 3;"])
+def test_functions_cannot_use_registers_and_local_variables_of_module_scope(use):
+    with pytest.raises(PtxSyntaxError, match="a function that it calls cannot"):
+        parse(OLD + f".func f() {{ {use} }}\n")
+
+
+@pytest.mark.parametrize("line", [".reg .u32 u;", ".local .b32 x[4];"])
+def test_later_versions_have_no_registers_and_local_variables_at_module_scope(line):
+    with pytest.raises(PtxSyntaxError, match=r"4:1: (registers|local variables) belong into a function: PTX 3.0"):
+        parse(f"{HEADER}{line}\n")
