@@ -173,13 +173,14 @@ def _path_bytes(text: str) -> bytes:
 def compile_request(request: Request) -> Image:
     """Run NVRTC. Neither reads nor writes the cache; ``key`` and ``sources`` are left empty."""
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
+    from ptxkit.compiler.universal_names import escaped, unescaped
 
     in_memory = {**STANDARD_HEADERS, **dict(request.headers)}
     options = [f"--gpu-architecture={request.target}", *(f"-I{d}" for d in request.include_dirs), *request.options]
     arguments = {
-        "text": request.text.encode(),
+        "text": escaped(request.text).encode(),
         "name": _path_bytes(request.name),
-        "headers": [(text.encode(), _path_bytes(name)) for name, text in in_memory.items()],
+        "headers": [(escaped(text).encode(), _path_bytes(name)) for name, text in in_memory.items()],
         "expressions": list(request.names),
         "options": [_path_bytes(o) for o in options],
     }
@@ -187,6 +188,8 @@ def compile_request(request: Request) -> Image:
         compiled = _compiled_here(arguments)
     else:
         compiled = _compiled_in_child(request, arguments)
+    if not request.text.isascii():
+        compiled["log"] = unescaped(compiled["log"])
     if compiled["error"]:
         raise _failure(request, compiled["log"], compiled["ptx"], compiled["error"])
     image = _image(request, compiled["log"], compiled["ptx"], compiled["cubin"], compiled["names"])

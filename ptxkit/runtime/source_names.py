@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ptxkit.errors import UsageError
+from ptxkit.files import read_text
+
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
 
@@ -85,7 +88,9 @@ def source_text(image: Image, given: str | None = None) -> str | None:
     """
     if image.expanded or given:
         return image.expanded or given
+    if not image.sources:
+        return None
     try:
-        return Path(image.sources[0]).read_text(encoding="utf-8") if image.sources else None
-    except (OSError, UnicodeDecodeError):
+        return read_text(Path(image.sources[0]), legacy=True)
+    except (OSError, UsageError):
         return None
