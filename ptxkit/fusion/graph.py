@@ -48,6 +48,7 @@ class Graph:
         operations: each uses only inputs of the graph and results of earlier operations.
         outputs: tensors that are needed after the graph, and therefore must be written.
         repeat: how often the graph is executed, such as the number of equal layers of a model.
+        remarks: what a reader of the report has to know about the graph, as sentences.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Graph:
     operations: tuple[Operation, ...]
     outputs: frozenset[str]
     repeat: int = 1
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check a graph that was not made by a builder.
@@ -272,11 +274,13 @@ class GraphBuilder:
 
         return added
 
-    def graph(self, outputs: Iterable[str] = ()) -> Graph:
+    def graph(self, outputs: Iterable[str] = (), remarks: Iterable[str] = (), *, unread_views: bool = True) -> Graph:
         """The graph.
 
         Args:
             outputs: tensors that are needed after the graph, besides results that no operation reads.
+            remarks: see :class:`Graph`.
+            unread_views: whether views that no operation reads are needed, too.
 
         Raises:
             UsageError: there is no operation, or an output that is no tensor.
@@ -288,13 +292,22 @@ class GraphBuilder:
                     f"output {name!r} is no tensor of graph {self.name!r}; {suggestion(name, self._tensors)}"
                 )
         read = {name for operation in self._operations for name in operation.inputs}
-        unread = {name for operation in self._operations for name in operation.outputs if name not in read}
-        return Graph(self.name, dict(self._tensors), tuple(self._operations), frozenset(wanted) | unread, self.repeat)
+        ends = [o for o in self._operations if unread_views or o.rules.family != "view"]
+        unread = {name for operation in ends for name in operation.outputs if name not in read}
+        needed = frozenset(wanted) | unread
+        return Graph(self.name, dict(self._tensors), tuple(self._operations), needed, self.repeat, tuple(remarks))
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         """The operations that were added."""
         return tuple(self._operations)
+
+    def keep(self, count: int) -> None:
+        """Remove all operations but the first ``count``, with their results."""
+        for operation in self._operations[count:]:
+            for name in operation.outputs:
+                del self._tensors[name]
+        del self._operations[count:]
 
     def tensor(self, name: str) -> Tensor:
         """A tensor that was added."""

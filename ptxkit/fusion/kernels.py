@@ -324,8 +324,8 @@ def _attention_backward(match: Match) -> Use | None:
 # Formulas
 
 
-def _scaled(scores: Op) -> list[Op]:
-    """Scores times 1 / sqrt(d), or divided by sqrt(d)."""
+def _scaled(scores: Op | In) -> list[Op]:
+    """Scores, or queries, times 1 / sqrt(d), or divided by sqrt(d)."""
     return [op("multiply", scores, value=Param("scale")), op("divide", scores, value=Param("divisor"))]
 
 
@@ -334,6 +334,14 @@ def _all_scores() -> Iterator[Op]:
     q, k = In("q"), In("k")
     yield from _scaled(op("matmul", q, k, transpose_b=True))
     yield from _scaled(op("matmul", q, Swapped(k)))
+
+
+def _of_scaled_queries() -> Iterator[Op]:
+    """(scale q) k^T."""
+    k = In("k")
+    for scaled in _scaled(In("q")):
+        yield op("matmul", scaled, k, transpose_b=True)
+        yield op("matmul", scaled, Swapped(k))
 
 
 def _with_bias(x: Op | In, bias: In) -> list[Op]:
@@ -429,10 +437,11 @@ def _kernels() -> Iterator[Kernel]:
         yield Kernel((root,), use)
 
     yield Kernel((op("attention", In("q"), In("k"), In("v"), causal=Param("causal")),), _attention)
-    for scores in _all_scores():
+    for scores in (*_all_scores(), *_of_scaled_queries()):
         yield Kernel((op("matmul", op("softmax", scores), In("v")),), _attention)
         yield Kernel((op("softmax", scores),), _attention_scores)
         yield Kernel((op("softmax", op("add", scores, mask)),), _attention_scores)
+    for scores in _all_scores():
         scale = "scale" if scores.kind == "multiply" else "divisor"
         yield Kernel(_backward(scores, scale), _attention_backward)
 

@@ -7,6 +7,7 @@
 ``attention``         softmax(q k^T / sqrt(d)) v in one launch
 ``movement``          copies without arithmetic
 ``view``              other shapes of the same memory, without a launch
+``other``             an operation of which only the shapes are known; it is fused with nothing
 ====================  =============================================================================================
 
 Flops are counted as by the bundled kernels: an exponential, a reciprocal or a root is one, a multiply-add two.
@@ -16,19 +17,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ptxkit.errors import UsageError
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
-from ptxkit.fusion import routed
+from ptxkit.fusion import captured_kinds, routed
 from ptxkit.fusion.attributes import Attributes, boolean, dtype_of, finite, number
 from ptxkit.fusion.tensors import Tensor, is_float, promoted
 from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
 
-Family = Literal["elementwise", "row", "contraction", "attention", "movement", "view"]
+Family = Literal["elementwise", "row", "contraction", "attention", "movement", "view", "other"]
 Shaped = tuple[tuple[int, ...], str]  # shape and dtype of a result
+GELUS = ("tanh", "none")  # the formula with tanh, and the exact function with erf
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,12 @@ def _attention(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]
     if q.shape[-3] % k.shape[-3]:
         raise UsageError(f"the {k.shape[-3]} heads of k and v must divide the {q.shape[-3]} heads of q")
     boolean(attributes, "causal")
+    if attributes.get("scale") is not None:
+        finite(attributes, "scale")
+    if len(inputs) > 3:
+        scores = Tensor("scores", (*q.shape[:-1], k.shape[-2]), "f32")
+        if _broadcast([scores, inputs[3]]) != scores.shape:
+            raise UsageError(f"the mask {list(inputs[3].shape)} does not fit the scores {list(scores.shape)}")
     return [((*q.shape[:-1], v.shape[-1]), dtype_of(attributes, promoted([q.dtype, k.dtype, v.dtype])))]
 
 
@@ -372,6 +380,19 @@ def _formula_kinds() -> Iterator[tuple[str, Kind]]:
         yield name, _reduction(reduction.flops, f"{name} of each row")
 
 
+def _gelu() -> Kind:
+    """The activation gelu, by either of its formulas."""
+    kind = _elementwise("gelu", OPERATIONS["gelu"].flops, (1, 1), "the activation gelu")
+
+    def results(inputs: Sequence[Tensor], given: Attributes) -> list[Shaped]:
+        if given.get("approximate", "tanh") not in GELUS:
+            raise UsageError(f"approximate must be one of {', '.join(GELUS)}, not {short(given['approximate'])}")
+        return kind.results(inputs, given)
+
+    formula = {"approximate": "`tanh`, or `none` for the exact function"}
+    return replace(kind, results=results, attributes={**kind.attributes, **formula})
+
+
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "layernorm": {"eps": 1e-5},
     "rmsnorm": {"eps": 1e-6},
@@ -380,7 +401,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "quantize": {"zero_point": 0},
     "linear": {"sparse": False},
     "matmul": {"transpose_b": False},
-    "attention": {"causal": False},
+    "attention": {"causal": False, "scale": None},
+    "gelu": {"approximate": "tanh"},
     "top_k": {"scores": "softmax", "renormalize": True},
 }
 """Kind -> attributes that it has where none are given."""
@@ -390,6 +412,16 @@ PRODUCT = {"dtype": "the type of the result"}
 
 KINDS: dict[str, Kind] = {
     **dict(_formula_kinds()),
+    "gelu": _gelu(),
+    "pointwise": Kind(
+        "elementwise",
+        (1, captured_kinds.MOST_INPUTS),
+        captured_kinds.pointwise,
+        lambda _, outputs, __: float(outputs[0].elements),
+        {"dtype": "the type of the result", "function": "its name"},
+        None,
+        "another function of elements, counted as one flop for each",
+    ),
     "cast": _elementwise("cast", 1, (1, 1), "conversion to `dtype`"),
     "clamp": _elementwise("clamp", 2, (1, 1), "limits to a range"),
     "round": _elementwise("round", 1, (1, 1), "rounds to an integer"),
@@ -497,12 +529,16 @@ KINDS: dict[str, Kind] = {
     ),
     "attention": Kind(
         "attention",
-        (3, 3),
+        (3, 4),
         _attention,
         _attention_flops,
-        {**PRODUCT, "causal": "whether a query sees earlier keys only"},
+        {
+            **PRODUCT,
+            "causal": "whether a query sees earlier keys only",
+            "scale": "what the scores are multiplied by, 1 / sqrt(d) by default",
+        },
         None,
-        "softmax(q k^T / sqrt(d)) v of q (batch, heads, n, d), k and v (batch, kv_heads, m, d)",
+        "softmax(q k^T / sqrt(d) + mask) v of q (batch, heads, n, d), k and v (batch, kv_heads, m, d), and an optional mask",
     ),
     "split": Kind("movement", (1, 1), _parts, _no_flops, PARTS, None, "copies of the parts of x"),
     "concat": Kind(
@@ -510,6 +546,15 @@ KINDS: dict[str, Kind] = {
     ),
     "transpose": Kind("movement", (1, 1), _permuted, _no_flops, LAYOUT, None, "a copy with other axes"),
     "copy": Kind("movement", (1, 1), lambda i, a: [(i[0].shape, i[0].dtype)], _no_flops, {}, None, "a copy"),
+    "expand": Kind(
+        "movement",
+        (1, 1),
+        captured_kinds.expanded,
+        _no_flops,
+        {"shape": "the new shape"},
+        None,
+        "a copy in which elements are repeated along axes",
+    ),
     "gather": Kind(
         "movement", (2, 2), _gathered, _no_flops, {}, _gathered_read, "rows of a table, such as embeddings, by indices"
     ),
@@ -518,5 +563,14 @@ KINDS: dict[str, Kind] = {
     ),
     "permute": Kind("view", (1, 1), _permuted, _no_flops, LAYOUT, None, "the same memory with other axes"),
     "chunk": Kind("view", (1, 1), _parts, _no_flops, PARTS, None, "parts of x without copies"),
+    "other": Kind(
+        "other",
+        (1, captured_kinds.MOST_INPUTS),
+        captured_kinds.unknown,
+        _no_flops,
+        {"shapes": "the shape of each result", "dtypes": "their types", "what": "its name"},
+        None,
+        "an operation of which only the shapes are known: its bytes are counted, no flops",
+    ),
 }
 """Name of the kind -> its rules."""

@@ -6,7 +6,7 @@ import keyword
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxkit.errors import UsageError
@@ -22,6 +22,7 @@ from ptxkit.targets.target import Target, missing
 from ptxkit.workload import registry
 
 UNFUSED = "unfused"  # the name of the baselines of bundled kernels
+TANH = "with gelu by tanh, which differs from gelu by erf by at most 0.0005"
 STATED = ("dtype", "activation", "output", "scale")  # options that are stated where they have their defaults, too
 LONGEST = 1000  # characters of a formula, in which a value that is used twice is written twice
 INFIX = {o.word: sign for sign, o in OPERATIONS.items() if not sign.isalpha()}
@@ -36,7 +37,7 @@ class Offer:
         kernel: name of the bundled kernel; "" for a formula.
         sizes: sizes and options of the bundled kernel.
         formula: for ``ptxkit new --expression``; "" for a bundled kernel.
-        note: how constant inputs must be stored for the kernel; "" for as they are.
+        note: how constant inputs must be stored for the kernel, and how its result may differ; "" for neither.
     """
 
     command: str
@@ -57,7 +58,15 @@ def offer(group: Group, target: Target | None = None) -> Offer | None:
     Args:
         target: that the kernel must have a fused variant for; None for any.
     """
-    return _bundled_offer(group, target) or _formula_offer(group)
+    return _with_remark(group, _bundled_offer(group, target) or _formula_offer(group))
+
+
+def _with_remark(group: Group, found: Offer | None) -> Offer | None:
+    """The offer with a note where its gelu is another formula than that of the group."""
+    exact = any(o.kind == "gelu" and o.attributes.get("approximate", "tanh") != "tanh" for o in group.operations)
+    if found is None or not exact:
+        return found
+    return replace(found, note="; ".join(note for note in (found.note, TANH) if note))
 
 
 def bundled(graph: Graph, target: Target | None = None) -> list[tuple[Group, Offer]]:
@@ -66,7 +75,7 @@ def bundled(graph: Graph, target: Target | None = None) -> list[tuple[Group, Off
     Args:
         target: see :func:`offer`.
     """
-    found = [(group, offered) for group in groups(graph) if (offered := _bundled_offer(group, target)) is not None]
+    found = [(group, offered) for group in groups(graph) if (offered := _with_remark(group, _bundled_offer(group, target)))]
     largest = [(group, offered) for group, offered in found if not any(group.names < other.names for other, _ in found)]
     return sorted(largest, key=lambda pair: graph.order[pair[0].operations[0].name])
 

@@ -57,7 +57,7 @@ class Param:
 
 
 Node: TypeAlias = "Op | In | Swapped | Result"
-HINTS = ("dtype", "experts")  # attributes that do not change what a kernel computes
+HINTS = ("dtype", "experts", "approximate")  # attributes that do not change which kernel computes an operation
 
 
 @dataclass(frozen=True, eq=False)

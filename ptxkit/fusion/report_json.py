@@ -18,6 +18,7 @@ def values(report: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "graph": report.graph.name,
         "repeat": report.graph.repeat,
+        "remarks": list(report.graph.remarks),
         "gpu": {
             "name": machine.gpu.name,
             "target": machine.target.name,

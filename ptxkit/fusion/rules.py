@@ -108,6 +108,9 @@ def _edge(
 ) -> Judgement:
     graph = first.graph
     ahead, behind = writer.rules.family, reader.rules.family
+    if "other" in (ahead, behind):
+        unknown = writer if ahead == "other" else reader
+        return Judgement("DO NOT FUSE", f"only the shapes of {unknown.name} are known", "high")
     if first.products and second.products:
         if (siblings := judge_siblings(first, second)) is not None:
             return siblings
@@ -269,7 +272,8 @@ def _prologue(
     if reader.rules.family == "attention":
         queries = graph.shape(reader.inputs[0])[-2]
         again = 1 if index == 0 else math.ceil(queries / TILE_ROWS)
-        what = "queries" if index == 0 else "keys and values"
+        what = ("queries", "keys and values", "keys and values", "mask")[index]
+        again = 1 if index == 3 else again  # each element of a mask is used once for each head
         if first.rows and graph.shape(first.rows[0].inputs[0])[-1] > HEAD:
             length = graph.shape(first.rows[0].inputs[0])[-1]
             return Judgement(

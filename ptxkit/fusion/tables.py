@@ -42,7 +42,8 @@ def tables(report: Report) -> Iterator[Table]:
         [group.name, group.operations[0].kind, shapes(group.operations[0].outputs, report), *numbers(cost)]
         for group, cost in report.operations
     ]
-    yield Table(title, ["operation", "kind", "result", "flops", "bytes", "flop/B", "bound", "time"], rows, keys=1)
+    headers = ["operation", "kind", "result", "flops", "bytes", "flop/B", "bound", "time"]
+    yield Table(title, headers, rows, graph.remarks, keys=1)
     yield Table(
         "Neighbours, each pair by itself",
         ["pair", "verdict", "score", "saves", "reason"],

@@ -46,7 +46,7 @@ def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
         y = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + a["eps"])
         return [y * x[1] + x[2] if len(x) == 3 else y]
     if kind == "rmsnorm":
-        return [x[0] / np.sqrt(np.square(x[0]).mean(-1, keepdims=True) + a["eps"]) * x[1]]
+        return [x[0] / np.sqrt(np.square(x[0]).mean(-1, keepdims=True) + a["eps"]) * (x[1] if len(x) > 1 else 1)]
     if kind == "l2norm":
         return [x[0] / np.sqrt(np.square(x[0]).sum(-1, keepdims=True) + a["eps"])]
     if kind == "softmax":
@@ -76,14 +76,28 @@ def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
     if kind == "matmul":
         return [x[0] @ (x[1].swapaxes(-1, -2) if a["transpose_b"] else x[1])]
     if kind == "attention":
-        q, k, v = x
+        q, k, v = x[:3]
         k, v = (np.repeat(each, q.shape[-3] // each.shape[-3], -3) for each in (k, v))
-        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        scores = q @ k.swapaxes(-1, -2) * (a["scale"] or 1 / np.sqrt(q.shape[-1])) + (x[3] if len(x) > 3 else 0)
         if a["causal"]:
             n, m = scores.shape[-2:]
             scores = np.where(np.arange(m) > np.arange(n)[:, None] + m - n, -np.inf, scores)
         e = np.exp(scores - scores.max(-1, keepdims=True))
         return [e / e.sum(-1, keepdims=True) @ v]
+    if kind in ("cast", "copy"):
+        return [x[0]]
+    if kind == "power":
+        return [x[0] ** x[1]]
+    if kind == "expand":
+        return [np.broadcast_to(x[0], a["shape"])]
+    if kind in ("chunk", "split"):
+        return np.split(x[0], np.cumsum(a["sizes"])[:-1], a["axis"])
+    if kind == "concat":
+        return [np.concatenate(x, a["axis"])]
+    if kind == "gather":
+        return [x[0][x[1].astype(int)]]
+    if kind == "column_sum":
+        return [x[0].reshape(-1, x[0].shape[-1]).sum(0)]
     if kind in ("permute", "transpose"):
         return [x[0].transpose(permutation(x[0].ndim, a))]
     if kind == "reshape":
