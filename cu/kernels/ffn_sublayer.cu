@@ -7,6 +7,8 @@
 // - unfused: eight launches, one for each operation.
 // - row_kernels: a row kernel normalizes x, and a product adds bias, gelu and residual in its epilogue. By mma.sync
 //     (`ffn_product_mma`) or by wgmma (`ffn_product_wgmma`).
+// - row_kernels_swapped, `ffn_normalize` and `ffn_product_swapped`: for few rows, whose time is that of reading the
+//     weights. The product has them as its first operand, and loads the first of them while the rows are normalized.
 // - folded: x is multiplied as it is. gamma is part of the weights (`ffn_fold`, once for each model), and the
 //     epilogue corrects each sum by the row's mean and standard deviation (`ffn_statistics`), so that the normalized
 //     x is neither stored nor read.
@@ -17,6 +19,7 @@
 #include "ptxkit/gemm/linear_output.cuh"
 #include "ptxkit/gemm/mma_product.cuh"
 #include "ptxkit/gemm/row_statistics.cuh"
+#include "ptxkit/gemm/swapped_product.cuh"
 #include "ptxkit/gemm/wgmma_product.cuh"
 #include "ptxkit/rows/normalize.cuh"
 
@@ -41,6 +44,34 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_product_wg
     const __grid_constant__ TensorMap out_map, const T* bias, const T* residual, T* out, int m, int n, int k) {
     const ResidualOutput<T> output{out, bias, residual, unsigned(m), unsigned(n)};
     wgmma_product<Tile, T>(x_map, w_map, out_map, output, m, n, k);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// row_kernels_swapped: few rows
+
+// Normalizes rows as layernorm.cu does, which launches the next grid before it waits for the previous one. Here it is the
+// other way round, so that the product may read the weights before its own wait.
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 1>) ffn_normalize(const T* x, const T* gamma,
+                                                                                     const T* beta, T* y, int rows,
+                                                                                     int cols, float eps) {
+    using S = typename Tile::template Shape<T>;
+    __shared__ StandardizeSlots<S> slots;
+    const RowLayout<S> layout(rows, cols, aligned16(x, gamma, beta, y));
+    row_arrive_later<S>();
+    Row<S> row = layout.template load<Tile::CACHE>(x);
+    row_wait<S>();
+    standardize(row, layout, eps, slots);
+    layout.apply(row, [](float v, float weight, float shift) { return fmaf(v, weight, shift); }, gamma, beta);
+    layout.template store<Tile::CACHE>(y, row);
+}
+
+template <class Tile, class T, class Of>
+__global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) ffn_product_swapped(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const T* bias, const T* residual,
+    T* out, int m, int n, int k, unsigned stages, unsigned sharing) {
+    const ResidualOutput<T> output{out, bias, residual, unsigned(m), unsigned(n)};
+    swapped_product<Tile, T, Of, true>(x_map, w_map, output, m, n, k, stages, sharing);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -216,6 +216,7 @@ class Measured:
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
             sizes for which these are all SMs.
         remote_store_us: of one of many stores of 16 bytes from an SM to the shared memory of other CTAs (st.async).
+        few_rows_gbs: what ffn_sublayer:cluster reads of the weights.
     """
 
     gpu: str
@@ -233,6 +234,7 @@ class Measured:
     unaligned: StreamRates
     cluster_ctas: Mapping[int, int]
     remote_store_us: float
+    few_rows_gbs: float
     cluster_k: StreamRates | None = None
 
 
@@ -390,6 +392,8 @@ H200 = Measured(
     cluster_ctas=MappingProxyType({3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),  # cuOccupancyMaxActiveClusters
     # ffn_sublayer:cluster with 64 rows instead of 32, 4096 features of 4096 columns
     remote_store_us=0.0059,
+    # the same with 1 row of 4096 and of 8192 columns: 15.0 and 44.2 us without the launch, a latency, and the exchange
+    few_rows_gbs=3460.0,
 )
 
 MEASURED: Mapping[str, Measured] = MappingProxyType({entry.gpu: entry for entry in (H200,)})

@@ -9,6 +9,7 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.inspect.disassembly import sass
 from ptxkit.kernels.ffn import ffn_sublayer
 from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.ffn.linear_layernorm_gelu import LinearLayernormGelu
@@ -102,6 +103,45 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, vari
     check(device, kernel, variant, 130, 136, 264)
 
 
+SWAPPED = [
+    ("bf16", {"TOKENS": 16, "PARTS": 3, "SHARING": 2, "CONSUMERS": 2}),  # multicast rows, parts of hidden
+    ("f16", {"TOKENS": 48, "PARTS": 1, "ROWS": 2, "CTAS_PER_SM": 1}),
+    ("bf16", {"TOKENS": 8, "PARTS": 8}),  # parts of one step, which all begin before the rows are normalized
+]
+
+
+@pytest.mark.parametrize(("dtype", "tile"), SWAPPED, ids=str)
+def test_every_shape_of_swapped_products(dtype, tile):
+    """The weights are in the ring before the rows: f16 and bf16, sizes that no tile divides."""
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
+    check(device, "ffn_sublayer", "row_kernels_swapped", tile["TOKENS"] + 3, 520, 136, tile, dtype=dtype)
+
+
+def test_only_weights_are_read_before_the_rows_are_normalized():
+    """The product starts during the row kernel, which lets it start when all grids before have completed."""
+    workload = FfnSublayer(rows=5, hidden=512, features=256)
+    variant = workload.variant("row_kernels_swapped")
+    normalize, product = (step.image for step in build(workload, variant, Target.parse("sm_90a")).steps)
+
+    def opcodes(image, kernel):
+        (function,) = [found for name, found in sass(image).items() if kernel in name]
+        return [i.opcode for i in function.instructions]
+
+    row = opcodes(normalize, "ffn_normalize")
+    assert row.index("ACQBULK") < row.index("PREEXIT")
+    found = opcodes(product, "ffn_product_swapped")
+    wait = found.index("ACQBULK")
+    assert "UTMALDG" in found[:wait], "no weights are loaded before the wait"
+    assert not {"LDG", "STG", "LD", "ST"} & set(found[:wait])
+
+
+def test_rows_that_no_cluster_holds_in_registers_are_refused_by_name():
+    workload = FfnSublayer(rows=1, hidden=1 << 20, features=8)
+    for variant in ("folded", "folded_wgmma", "row_kernels_swapped"):
+        with pytest.raises(UsageError, match="no cluster holds a row of hidden=1048576 in registers; use row_kernels"):
+            workload.variant(variant).select_tile(workload, Target.parse("sm_90a"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "variant"), [step for step in LATE if step[1] in ("folded_one_launch", "cluster")])
 def test_no_races_over_several_tiles(few_ctas, kernel, variant):
@@ -191,17 +231,30 @@ def test_rows_that_no_cluster_holds_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "faster"),
+    ("rows", "columns", "chosen"),
     [
-        (1, 1024, True),
-        (32, 1024, True),
-        (128, 1024, False),
-        (1, 4096, True),
-        (32, 4096, False),
-        (1, 8192, True),
-        (32, 8192, False),
+        (1, 1024, "cluster"),
+        (32, 1024, "cluster"),
+        (128, 1024, "folded_wgmma"),
+        (1, 4096, "row_kernels_swapped"),
+        (32, 4096, "row_kernels_swapped"),
+        (128, 4096, "folded_wgmma"),
+        (1, 8192, "row_kernels_swapped"),
+        (32, 8192, "row_kernels_swapped"),
+        (128, 8192, "folded_wgmma"),
+        (16384, 8192, "folded_wgmma"),
     ],
 )
-def test_the_cluster_is_chosen_where_it_was_measured_to_be_faster(rows, columns, faster):
+def test_the_variant_for_few_rows(rows, columns, chosen):
+    """Clusters where they were measured to be faster, the swapped product where it is predicted to be clearly faster."""
     workload = FfnSublayer(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
-    assert (workload.variant("cluster").slower(workload) is None) is faster
+    variants = [name for name, v in workload.variants().items() if v.slower is None or v.slower(workload) is None]
+    assert variants[-1] == chosen
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "faster"), [(1, 4096, True), (32, 8192, True), (128, 4096, False), (128, 8192, False)]
+)
+def test_the_swapped_product_is_taken_where_it_was_measured_to_be_faster(rows, columns, faster):
+    workload = LinearLayernormGelu(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
+    assert (workload.variant("row_kernels_swapped").slower(workload) is None) is faster

@@ -78,8 +78,9 @@ struct ClusterSums {
                 sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
             }
             const unsigned r = row + rank * share + token, c = col + weight;
-            output.store(sum.x, sum.y, r, c);
-            output.store(sum.z, sum.w, r, c + 2);
+            const auto of_row = output.of_row(r);
+            output.store(sum.x, sum.y, r, c, of_row);
+            output.store(sum.z, sum.w, r, c + 2, of_row);
         }
     }
 };

@@ -151,6 +151,13 @@ __device__ __forceinline__ void row_arrive() {
     if constexpr (S::CTAS > 1) barrier_cluster_arrive_relaxed();
 }
 
+// The same with follow_previous_grid_later.
+template <class S>
+__device__ __forceinline__ void row_arrive_later() {
+    follow_previous_grid_later();
+    if constexpr (S::CTAS > 1) barrier_cluster_arrive_relaxed();
+}
+
 template <class S>
 __device__ __forceinline__ void row_wait() {
     if constexpr (S::CTAS > 1) barrier_cluster_wait_acquire();

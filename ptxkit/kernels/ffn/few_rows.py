@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
-from ptxkit.kernels.ffn.linear import cu_type
+from ptxkit.kernels.ffn.linear import cu_type, swapped_us
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
 
@@ -69,7 +69,8 @@ def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def slower(w: Any) -> str | None:
-    """``slower`` of the cluster: when its exchange of sums takes longer than a second launch.
+    """``slower`` of the cluster: when its exchange of sums takes longer than a second launch, or when ``row_kernels_swapped``,
+    which reads the weights faster, is predicted to be faster with its second launch.
 
     A CTA sends the sums of the rows that exist and of a cluster's columns, four rows in a store. Clusters with other rows read
     all weights again.
@@ -80,9 +81,14 @@ def slower(w: Any) -> str | None:
     rates = measured(w.device)
     exchange = cdiv(w.rows, 4) * tile["BN"] * rates.remote_store_us
     second = rates.swapped.launch_us + rates.swapped.latency_us  # before its first bytes arrive
-    if exchange <= second:
+    if exchange > second:
+        return f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {second:.3g} us"
+    bandwidth = rates.few_rows_gbs * 1e3 * w.device.sms / rates.sms  # bytes in a microsecond
+    own = second + w.hidden * w.features * 2 / bandwidth + exchange
+    product = swapped_us(w)
+    if product is None or own <= product + second:
         return None
-    return f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {second:.3g} us"
+    return f"predicted to take {own:.3g} us, and row_kernels_swapped {product + second:.3g} us"
 
 
 def launch(w: Any, t: Tile) -> Launch:

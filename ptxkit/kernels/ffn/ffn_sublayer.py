@@ -39,14 +39,38 @@ def accurate(w: FfnSublayer, t: Tile) -> bool | str:
     return True
 
 
+def row_tile(w: FfnSublayer) -> Tile | None:
+    """The tile of the row kernels of this description; None if no cluster holds a row in registers."""
+    of_rows = w.normalized_rows
+    fits = row.fits_in_registers(1)
+    tiles = (Tile(t) for t in row.preferred_in_registers(1)(of_rows))
+    return next((t for t in tiles if fits(of_rows, t) is True), None)
+
+
+def rows_fit(w: FfnSublayer) -> bool | str:
+    """Whether the row kernels of this description hold a row."""
+    return row_tile(w) is not None or f"no cluster holds a row of hidden={w.hidden} in registers; use row_kernels"
+
+
 def usable_folded_mma(w: FfnSublayer, t: Tile) -> bool | str:
     """The constraint of ``folded``."""
-    return reason if (reason := accurate(w, t)) is not True else linear.usable_mma(w, t)
+    for reason in (accurate(w, t), rows_fit(w)):
+        if reason is not True:
+            return reason
+    return linear.usable_mma(w, t)
 
 
 def usable_folded_wgmma(w: FfnSublayer, t: Tile) -> bool | str:
     """The constraint of ``folded_wgmma``."""
-    return reason if (reason := accurate(w, t)) is not True else linear.usable_wgmma(w, t)
+    for reason in (accurate(w, t), rows_fit(w)):
+        if reason is not True:
+            return reason
+    return linear.usable_wgmma(w, t)
+
+
+def usable_swapped(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of ``row_kernels_swapped``."""
+    return reason if (reason := rows_fit(w)) is not True else linear.usable_swapped(w, t)
 
 
 def observed_bytes(t: Tile) -> int:
@@ -172,14 +196,20 @@ class FfnSublayer(Workload):
         return [Launch("ffn_fold", self.features, FOLD_THREADS, args, template=(linear.cu_type(self), FOLD_THREADS))]
 
     @property
+    def normalized_rows(self) -> Layernorm:
+        """The layer normalization of x, for its sizes."""
+        return Layernorm(rows=self.rows, cols=self.hidden, dtype=self.dtype).on(self.device)
+
+    def row_launch(self, kernel: str, args: tuple[object, ...]) -> Launch:
+        """A launch of a row kernel of this description."""
+        tile = row_tile(self)
+        assert tile is not None, "the constraint of the variant has checked this"
+        return row.launch_in_registers(kernel, self.normalized_rows, tile, args, (linear.cu_type(self),))
+
+    @property
     def statistics(self) -> list[Launch]:
         """The launch that computes mean and rstd of each row."""
-        rows = Layernorm(rows=self.rows, cols=self.hidden, dtype=self.dtype).on(self.device)
-        fits = row.fits_in_registers(1)
-        tiles = (Tile(t) for t in row.preferred_in_registers(1)(rows))
-        tile = next(t for t in tiles if fits(rows, t) is True)
-        args = ("x", "statistics", self.rows, self.hidden, "eps")
-        return [row.launch_in_registers("ffn_statistics", rows, tile, args, (linear.cu_type(self),))]
+        return [self.row_launch("ffn_statistics", ("x", "statistics", self.rows, self.hidden, "eps"))]
 
     @variant(requires=linear.MMA, tolerance=linear.unfused_tolerance)
     def unfused(self) -> list[Launch]:
@@ -241,6 +271,22 @@ class FfnSublayer(Workload):
         args = ("column_sums", "shift", "residual", "out", "eps")
         maps = ("x", "folded", "out")
         return [*self.fold, linear.wgmma_launch("ffn_folded_observed", self, tile, maps, args, observed_bytes(t))]
+
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.SWAPPED_TILE,
+        constraint=usable_swapped,
+        prefer=linear.preferred_swapped,
+        slower=linear.slower_swapped,
+    )
+    def row_kernels_swapped(self, t: Tile) -> list[Launch]:
+        """For few rows: the product has the weights as its first operand, and loads some during the row kernel."""
+        normalize = ("x", "gamma", "beta", "layer", self.rows, self.hidden, "eps")
+        args = ("bias", "residual", "out")
+        return [
+            self.row_launch("ffn_normalize", normalize),
+            linear.swapped_launch("ffn_product_swapped", self, t, ("layer", "w"), args),
+        ]
 
     @variant(
         requires=linear.WGMMA,

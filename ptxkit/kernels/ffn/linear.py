@@ -208,10 +208,23 @@ def slower_swapped(w: Any) -> str | None:
     return steps.swapped_slower(of_rows(w))
 
 
+def swapped_us(w: Any) -> float | None:
+    """The predicted time of the product with swapped operands; None for so many rows that it is not considered."""
+    return steps.times(of_rows(w)).get(9)
+
+
 def swapped_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:
     """Launches of step 9 of matmul_wgmma, x w^T + bias, with other names for a, b and c."""
     made = swapped.launches(of_rows(w, "bias"), matmul_wgmma.K_MAJOR, t)
     return [replace(renamed(launch, names), source=swapped.SOURCE) for launch in made]
+
+
+def swapped_launch(kernel: str, w: Any, t: Tile, maps: tuple[str, str], args: tuple[object, ...]) -> Launch:
+    """A launch of a kernel around ``swapped_product`` of cu/ptxkit/gemm/swapped_product.cuh; ``maps``: names of x and w."""
+    operands = matmul_wgmma.K_MAJOR
+    boxes = operands.boxes(*maps, *swapped.copied_rows(t))
+    sizes = (w.rows, w.features, w.hidden)
+    return swapped.product_launch(kernel, of_rows(w), t, boxes, (*args, *sizes), (cu_type(w), operands))
 
 
 def wgmma_launch(

@@ -12,6 +12,11 @@ from ptxkit.kernels.gemm import cluster_k, stream_k, swapped, unaligned, wgmma_t
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
 
+CLEARLY = 0.95
+"""The share of the predicted time of step 8 below which step 9 is taken by kernels that have no others. The mean error of the
+choice is 3%; where ``linear_layernorm_gelu`` was measured on an H200, step 9 was slower than step 8 at the two sizes between
+(128 rows of 4096 and of 8192, by 2 and 11%)."""
+
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
@@ -49,8 +54,11 @@ def slower(w: Matmul, step: int) -> str | None:
 
 
 def swapped_slower(w: Matmul) -> str | None:
-    """Why step 8 is faster than step 9, for kernels that have no others."""
+    """Why step 8 is faster than step 9, or not clearly slower, for kernels that have no others."""
     found = times(w)
     if 9 not in found:
         return f"for more than {swapped.MOST_ROWS} rows of a, larger tiles are faster"
-    return None if found[9] <= found[8] else f"predicted to take {found[9]:.3g} us, and step 8 {found[8]:.3g} us"
+    if found[9] <= CLEARLY * found[8]:
+        return None
+    compared = f"predicted to take {found[9]:.3g} us, and step 8 {found[8]:.3g} us"
+    return compared if found[9] > found[8] else f"{compared}, a difference within the model's error"

@@ -44,7 +44,7 @@ SPACE = {
 
 @dataclass(frozen=True)
 class SwappedTile(TemplateStruct):
-    """``SwappedTile`` of the kernel."""
+    """``SwappedTile`` of cu/ptxkit/gemm/swapped_product.cuh."""
 
     CONSUMERS: int
     ROWS: int
@@ -99,24 +99,44 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     return True
 
 
-def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
-    """A launch of ``matmul_swapped``."""
+def product_launch(
+    kernel: str,
+    w: Matmul,
+    t: Tile,
+    boxes: tuple[object, object],
+    args: tuple[object, ...],
+    template: tuple[object, ...],
+) -> Launch:
+    """A launch of a kernel around ``swapped_product`` of cu/ptxkit/gemm/swapped_product.cuh.
+
+    Args:
+        w: the product, for its sizes and the device.
+        t: a tile of :data:`SPACE`; its :class:`SwappedTile` is the first template argument.
+        boxes: tensor maps of a and b, the first parameters of the kernel, for copies of :func:`copied_rows`.
+        args, template: the other arguments; the stages of the ring and SHARING follow ``args``.
+    """
     clusters, ctas = grid(w, t)
     ring = stages(w, t)
-    launch = Launch(
-        "matmul_swapped",
+    return Launch(
+        kernel,
         clusters * ctas,
         128 * t.CONSUMERS + 32,
-        (
-            *(unaligned.map_of(w, made) for made in operands.boxes("a", "b", t.TOKENS // t.SHARING, weights(t))),
-            *w.scalars,
-            *(ring, t.SHARING),
-        ),
+        (*boxes, *args, ring, t.SHARING),
         shared=ring * stage_bytes(t) + sums_bytes(t) if t.PARTS > 1 else max(ring * stage_bytes(t), sums_bytes(t)),
         cluster=ctas if ctas > 1 else None,
-        template=(SwappedTile(t.CONSUMERS, t.ROWS, t.TOKENS), f"ptxkit::{w.kind}", operands, w.epilogue_bits),
+        template=(SwappedTile(t.CONSUMERS, t.ROWS, t.TOKENS), *template),
     )
-    return [launch]
+
+
+def copied_rows(t: Tile) -> tuple[int, int]:
+    """The rows of a and of b that a CTA copies at a time."""
+    return t.TOKENS // t.SHARING, weights(t)
+
+
+def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
+    """A launch of ``matmul_swapped``."""
+    a, b = (unaligned.map_of(w, made) for made in operands.boxes("a", "b", *copied_rows(t)))
+    return [product_launch("matmul_swapped", w, t, (a, b), w.scalars, (f"ptxkit::{w.kind}", operands, w.epilogue_bits))]
 
 
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
