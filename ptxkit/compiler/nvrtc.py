@@ -99,15 +99,16 @@ def without_host_code(
             return build(wanted)
         except CompileError as error:
             failure = error
-    found = None
+    found, supplied = None, False
     try:
         found = extracted(wanted)
-        if failure is not None and not found.has_host_code:
+        supplied = failure is not None and found.may_supply(failure)
+        if failure is not None and not found.has_host_code and not supplied:
             raise failure
         image = compile_device_part(wanted, found, build)
         note(found.headers)
     except (CompileError, UnavailableError) as error:
-        if failure is not None and not (found is not None and error is not failure and found.explains(failure)):
+        if failure is not None and not (found is not None and error is not failure and (supplied or found.explains(failure))):
             raise advised(failure) from None
         if isinstance(error, CompileError):
             raise advised(error) from None

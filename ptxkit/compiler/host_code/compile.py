@@ -22,6 +22,7 @@ from ptxkit.compiler.host_code.headers import (
     ON_DEMAND,
     PRELUDE,
     PRELUDE_NAME,
+    PRELUDE_NAMES,
     Headers,
     library_type,
     wheel_of,
@@ -83,6 +84,13 @@ class Extraction:
     def has_device_code(self) -> bool:
         """Whether the source, or a header of its own, has a function or variable for the device."""
         return any(piece.device for piece in self.part.pieces)
+
+    def may_supply(self, error: CompileError) -> bool:
+        """Whether an error is about names that nvcc's host compiler knows without an include, or that a header here defines."""
+        log = error.log or str(error)
+        names = {name for name in _UNKNOWN.findall(log) if name}
+        on_demand = any(re.fullmatch(pattern, name) for name in names for pattern, _ in ON_DEMAND)
+        return on_demand or bool(names & PRELUDE_NAMES) or 'namespace "std" has no member' in log
 
     def explains(self, error: CompileError) -> bool:
         """Whether an error is only about a header that is left out here, or about a lambda that is marked for the device."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from ptxkit.compiler.cache import digest
 from ptxkit.compiler.host_code import thrust
 from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, device_part
+from ptxkit.compiler.host_code.opaque_types import opaque_types
 from ptxkit.compiler.host_code.preprocessor import Inclusion
 from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.standard_headers import STANDARD_HEADERS
@@ -107,18 +108,6 @@ STD_NAMES = {
 }
 """Names of namespace std that device code may use -> the header that has them, which libcu++ offers. On a host other headers
 include these as well, so that sources often do not include them themselves."""
-
-HOST_CLASSES = (
-    "string wstring ostream istream iostream ofstream ifstream fstream stringstream ostringstream istringstream mutex "
-    "recursive_mutex thread condition_variable runtime_error logic_error invalid_argument out_of_range exception "
-    "bad_alloc random_device mt19937 mt19937_64 any regex"
-).split()
-HOST_TEMPLATES = (
-    "vector deque list forward_list map multimap set multiset unordered_map unordered_multimap unordered_set queue stack "
-    "priority_queue function shared_ptr weak_ptr lock_guard unique_lock future promise uniform_int_distribution "
-    "uniform_real_distribution normal_distribution basic_string hash"
-).split()
-"""Types of the host, which libcu++ does not have: they are only declared, so that host functions may name them."""
 
 TORCH_TYPES = {
     "Half": ("cuda_fp16.h", "__half"),
@@ -225,6 +214,7 @@ PRELUDE = PRELUDE.replace(
     ),
 )
 """What nvcc's host compiler defines for every source, and device code uses."""
+PRELUDE_NAMES = frozenset(name for pair in re.findall(r"#define (\w+)|typedef [\w ]+ (\w+);", PRELUDE) for name in pair if name)
 
 
 @dataclass
@@ -330,8 +320,7 @@ class Headers:
                 self.memory.setdefault(name, "#pragma once\n")
             lines.append(thrust.INCLUDE)
         lines += self.of_std(names)
-        lines += [f"namespace std {{ class {name}; }}\n" for name in HOST_CLASSES if name in names]
-        lines += [f"namespace std {{ template <typename...> class {name}; }}\n" for name in HOST_TEMPLATES if name in names]
+        lines += opaque_types(names)
         torch = part.names_of("(?:at|c10)")
         for name, (header, same) in TORCH_TYPES.items():
             if name in torch:
