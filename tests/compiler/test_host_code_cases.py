@@ -382,7 +382,7 @@ REFUSED = {
             "typedef float R;\n"
             "namespace B { typedef std::vector<int> R; __device__ float f(float v) { R r = 2; return r * v; } }\n"
         ),
-        "incomplete type",
+        "no suitable constructor",
     ),
     "static assertion": (
         "x[i]",
