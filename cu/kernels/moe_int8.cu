@@ -11,6 +11,7 @@
 //     multiply by wgmma, persistent CTAs. The CTAs of a cluster compute tiles of the same tokens: each loads a part of
 //     these and multicasts it to the others. With PING_PONG, each of two consumers has a tile of its own, and multiplies
 //     while the other one is in its epilogue, where it waits for the magnitudes of other tiles.
+// - the same with results in bf16 (f32 of s8), and `quantize_wide`, which finds the scale of each row and quantizes it.
 #include "ptxkit/gemm/grouped.cuh"
 #include "ptxkit/gemm/mma.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
@@ -59,6 +60,92 @@ __global__ void __launch_bounds__(THREADS) quantize_row(const X* x, const float*
     const size_t row = static_cast<size_t>(blockIdx.x) * cols;
     const float inverse = largest ? RowQuantizer<T>(largest[blockIdx.x]).inverse : 1.0f / scales[blockIdx.x];
     for (int c = threadIdx.x; c < cols; c += THREADS) q[row + c] = Narrow<T>::quantize(to_f32(x[row + c]) * inverse);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The second of two launches: the scale of a row of results, and its quantization
+
+// 16 elements as vectors of 16 bytes, in f32 or bf16.
+template <class X>
+struct Sixteen {
+    static constexpr int vectors = sizeof(X);
+    uint4 words[vectors];
+
+    __device__ __forceinline__ void load(const X* x) {
+#pragma unroll
+        for (int i = 0; i < vectors; i++) words[i] = reinterpret_cast<const uint4*>(x)[i];
+    }
+
+    // Calls f(i, x) for each pair of elements 2 i and 2 i + 1.
+    template <class F>
+    __device__ __forceinline__ void each_pair(F f) const {
+#pragma unroll
+        for (int i = 0; i < vectors; i++) {
+            const unsigned word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
+            if constexpr (sizeof(X) == 4) {
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    f(2 * i + j, float2{__uint_as_float(word[2 * j]), __uint_as_float(word[2 * j + 1])});
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++) f(4 * i + j, float2{Convert<X>::low(word[j]), Convert<X>::high(word[j])});
+            }
+        }
+    }
+
+    __device__ __forceinline__ float largest() const {
+        float found = 0.0f;
+        each_pair([&](int, float2 v) { found = fmaxf(found, fmaxf(fabsf(v.x), fabsf(v.y))); });
+        return found;
+    }
+
+    template <class T>
+    __device__ __forceinline__ void quantize(unsigned char* q, float inverse) const {
+        unsigned words[4] = {};
+        each_pair([&](int i, float2 v) {
+            const unsigned low = Narrow<T>::quantize(v.x * inverse), high = Narrow<T>::quantize(v.y * inverse);
+            words[i / 2] |= (low | high << 8) << i % 2 * 16;
+        });
+        *reinterpret_cast<uint4*>(q) = {words[0], words[1], words[2], words[3]};
+    }
+};
+
+// q = round(x / scale) of a row, whose scale follows from its largest magnitude. A CTA has a row; its threads keep GROUPS
+// groups of 16 elements each, and read those of longer rows again. cols is a multiple of 16.
+template <class T, class X, int THREADS, int GROUPS>
+__global__ void __launch_bounds__(THREADS) quantize_wide(const X* x, unsigned char* q, float* scales, int cols) {
+    __shared__ CtaSlots<float, THREADS / 32> slots;
+    follow_previous_grid();
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    q += static_cast<size_t>(blockIdx.x) * cols;
+    const int groups = cols / 16, first = threadIdx.x;
+    Sixteen<X> kept[GROUPS];
+    float found = 0.0f;
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        if (first + i * THREADS < groups) kept[i].load(x + (first + i * THREADS) * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        if (first + i * THREADS < groups) found = fmaxf(found, kept[i].largest());
+    }
+    for (int g = first + GROUPS * THREADS; g < groups; g += THREADS) {
+        Sixteen<X> more;
+        more.load(x + g * 16);
+        found = fmaxf(found, more.largest());
+    }
+    const RowQuantizer<T> quantizer(cta_max<THREADS>(found, slots));
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        const int g = first + i * THREADS;
+        if (g < groups) kept[i].template quantize<T>(q + g * 16, quantizer.inverse);
+    }
+    for (int g = first + GROUPS * THREADS; g < groups; g += THREADS) {
+        Sixteen<X> more;
+        more.load(x + g * 16);
+        more.template quantize<T>(q + g * 16, quantizer.inverse);
+    }
+    if (threadIdx.x == 0) scales[blockIdx.x] = quantizer.scale;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

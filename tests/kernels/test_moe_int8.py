@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.workload import Workload
 
 FUSED = ["step1_mma", "step2_wgmma"]
+TWO = "step3_two_launches"
 SMALL = {
     "step1_mma": {"BT": 16, "WT": 16, "STAGES": 2},
     "step2_wgmma": {"BW": 128, "BT": 16, "CONSUMERS": 2, "CLUSTER": 2, "PING_PONG": 1, "GROUP": 2},
@@ -53,10 +55,53 @@ def few_ctas(monkeypatch):
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=3))
 
 
-@pytest.mark.parametrize("variant", MoeInt8.variants())
+@pytest.mark.parametrize("variant", [name for name in MoeInt8.variants() if name != TWO])
 @pytest.mark.parametrize(("dtype", "output"), EVERY)
 def test_every_type_and_form_of_results(device, dtype, output, variant):
     check(device, variant, 37, 80, 112, dtype=dtype, output=output)
+
+
+@pytest.mark.parametrize(("dtype", "m", "n", "k"), [("e4m3", 37, 80, 112), ("s8", 1, 16, 16), ("e4m3", 2, 16400, 48)])
+def test_results_that_another_launch_quantizes(few_ctas, dtype, m, n, k):
+    """Also rows that are longer than the registers of a CTA hold: 16400 results are 1025 groups of 16."""
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
+    check(device, TWO, m, n, k, dtype=dtype)
+
+
+def test_exact_sums_have_the_same_bits_in_one_launch_and_in_two(device):
+    """Among them a token of zeros, and one whose scale is not a number."""
+    workload = MoeInt8(m=9, n=272, k=144)
+    data = workload.inputs(np.random.default_rng(3))
+    data["a"][4] = 0
+    data["a_scales"][6] = np.nan
+    found = []
+    for variant in ("step2_wgmma", TWO):
+        case = execute.Case(workload, device, inputs=data)
+        execute.prepare(case, workload.variant(variant)).launch()
+        found.append({name: array.copy() for name, array in case.outputs().items()})
+    for name, values in found[0].items():
+        np.testing.assert_array_equal(values, found[1][name])
+    assert found[1]["scales"][4] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"dtype": "e4m3"}, None),
+        ({"dtype": "e4m3", "m": 256}, "measured with 27 tiles"),
+        ({"dtype": "s8"}, "the product of s8 with f32 results was not measured"),
+    ],
+)
+def test_two_launches_where_the_measured_terms_say_so(options, reason):
+    workload = MoeInt8(**options).on(reference_facts("sm_90a"))
+    found = workload.variant(TWO).slower(workload)
+    assert found is None if reason is None else re.search(reason, found)
+
+
+def test_given_scales_need_no_second_launch():
+    workload = MoeInt8(output="given")
+    with pytest.raises(UsageError, match="only output=token has scales that follow from the results, not output=given"):
+        workload.variant(TWO).select_tile(workload, Target.parse("sm_90a"))
 
 
 @pytest.mark.parametrize("variant", FUSED)

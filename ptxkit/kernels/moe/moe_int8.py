@@ -10,6 +10,7 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
 from ptxkit.kernels.gemm import matmul_mma
 from ptxkit.kernels.moe import product as moe
+from ptxkit.kernels.moe import two_launches
 from ptxkit.kernels.moe.product import NULL, TYPES, Array, Dtype, Product
 
 DENSE = Tile({"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "GROUP": 16})  # matmul_mma, step 5
@@ -33,6 +34,16 @@ def usable_wgmma(w: MoeInt8, t: Tile) -> bool | str:
 def preferred_wgmma(w: MoeInt8) -> Iterator[Mapping[str, Any]]:
     """Tiles of step 2 by the number of tokens."""
     yield from moe.wgmma_tiles(w.product, w.m)
+
+
+def usable_two(w: MoeInt8, t: Tile) -> bool | str:
+    """The constraint of step 3."""
+    return reason if (reason := two_launches.usable(w)) is not True else two_launches.product(w).usable_wgmma(t)
+
+
+def preferred_two(w: MoeInt8) -> Iterator[Mapping[str, Any]]:
+    """Tiles of step 3 by the number of tokens."""
+    yield from moe.wgmma_tiles(two_launches.product(w), w.m)
 
 
 DEQUANTIZED = 5.7 * 2**0.5 * 0.0026 * 1.25
@@ -140,6 +151,7 @@ class MoeInt8(Workload):
             found["c_wide"] = ((self.m, self.n), "bf16")
         if self.output == "token":
             found["magnitudes"] = (self.m, "f32")
+            found["wide"] = ((self.m, self.n), two_launches.WIDE[self.dtype])
             found["largest"] = (self.m, "u32")
             found["arrived"] = (moe.arrived_blocks(self.m, 1), "u32")
         return found
@@ -203,3 +215,15 @@ class MoeInt8(Workload):
     def step2_wgmma(self, t: Tile) -> list[Launch]:
         """TMA and wgmma with warp specialization; the number of tokens in a tile follows from that of the tokens."""
         return self.launches(self.product.wgmma(t))
+
+    @variant(
+        requires=("sm_90a",),
+        tile=moe.WGMMA_TILE,
+        constraint=usable_two,
+        prefer=preferred_two,
+        tolerance=two_launches.tolerance,
+        slower=two_launches.slower,
+    )
+    def step3_two_launches(self, t: Tile) -> list[Launch]:
+        """The product stores its results in bf16, or f32 for s8; another launch finds the scale of each token and quantizes."""
+        return [two_launches.product(self).wgmma(t), two_launches.quantize_launch(self)]

@@ -1,0 +1,90 @@
+"""Quantization of a product's results by a second launch, instead of an exchange of magnitudes within the product.
+
+The scale of a token follows from all of its results, which many CTAs compute. Either these exchange the largest magnitudes and
+keep their sums until all have arrived, or the product stores its results, and another launch reads a row, finds its largest
+magnitude, and quantizes it. :func:`predicted` compares the two by terms that were measured on an H200 with 4096 tokens, 14336
+weights of 4096 elements and e4m3 (docs/moe.md): the exchange cost 153 us for 27.2 tiles on each SM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ptxkit import Launch, Tolerance, cdiv
+from ptxkit.kernels.measured import measured
+from ptxkit.kernels.moe.product import SOURCE, TYPES, Product
+from ptxkit.workload.tolerance import Sums
+
+EXCHANGE_US = 153 / (3584 / 132)  # for each tile of TILE weights x TILE tokens of an SM
+TILE = 128
+MEASURED_TILES = 16  # tiles of an SM from which the exchange is assumed to cost as much as where it was measured
+THREADS = 256
+GROUPS = 4  # of 16 elements that a thread keeps in registers
+WIDE = {"s8": "f32", "e4m3": "bf16"}
+"""The type in which the product stores its results. Sums of s8 are exact, and so are their products with the scales in f32 but
+for its rounding; wgmma keeps 13 bits of sums of e4m3, which bf16 shortens to 8 where 4 are stored."""
+BYTES = {"f32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Predicted times in microseconds beside the product: of the exchange, and of a second launch."""
+
+    exchange_us: float
+    second_us: float
+
+
+def predicted(w: Any) -> Terms:
+    """The terms for the results of w, (m, n). The product stores wider results in the time in which it multiplies; what is
+    added is reading these, storing the quantized ones, and a launch."""
+    rates = measured(w.device)
+    tiles = cdiv(w.m, TILE) * cdiv(w.n, TILE) / w.device.sms
+    scale = w.device.sms / rates.sms
+    moved = w.m * w.n * (BYTES[WIDE[w.dtype]] + 1)
+    second = rates.swapped.launch_us + rates.swapped.latency_us + moved / (rates.copy_gbs * 1e3 * scale)
+    return Terms(EXCHANGE_US * tiles, second)
+
+
+def slower(w: Any) -> str | None:
+    """``slower`` of the variant: None where the measured terms say that the exchange takes longer."""
+    if w.dtype == "s8":
+        return "the product of s8 with f32 results was not measured"
+    tiles = cdiv(w.m, TILE) * cdiv(w.n, TILE) / w.device.sms
+    if tiles < MEASURED_TILES:
+        return f"the exchange was measured with 27 tiles on each SM, and these results are {tiles:.1f}"
+    terms = predicted(w)
+    if terms.second_us <= terms.exchange_us:
+        return None
+    return f"a second launch is predicted to take {terms.second_us:.3g} us, and the exchange {terms.exchange_us:.3g} us"
+
+
+def product(w: Any) -> Product:
+    """The product with wider results, in the temporary ``wide``."""
+    return Product(w.device, w.dtype, WIDE[w.dtype], w.m, w.n, w.k, out="wide")
+
+
+def quantize_launch(w: Any) -> Launch:
+    """The launch of ``quantize_wide``: from ``wide`` to ``out`` and ``scales``."""
+    wide = {"f32": "float", "bf16": "ptxkit::bf16"}[WIDE[w.dtype]]
+    template = (TYPES[w.dtype], wide, THREADS, GROUPS)
+    return Launch("quantize_wide", w.m, THREADS, ("wide", "out", "scales", w.n), source=SOURCE, template=template)
+
+
+def usable(w: Any) -> bool | str:
+    """Whether the results have scales of their own, or why the variant is not for them."""
+    return w.output == "token" or f"only output=token has scales that follow from the results, not output={w.output}"
+
+
+def tolerance(w: Any) -> Mapping[str, Tolerance]:
+    """That of the description for s8, whose results are stored in f32. Those of e4m3 are rounded to bf16, as is the magnitude
+    that the scale follows from: by 2^-8 together, at most an eighth of a quantization step."""
+    if w.dtype == "s8":
+        return dict(w.tolerance)
+    sums = Sums(w.k, stated=True, unit="e4m3", narrow="float8_e4m3fn")
+    typical = sums.error("float32")
+    return {
+        "out": Tolerance(relative=sums.relative, ulp=0.5 + 1 / 8, typical=typical),
+        "scales": Tolerance(relative=2**-8 + sums.relative, typical=typical),
+    }
