@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 
 import numpy as np
@@ -134,6 +135,17 @@ extern "C" __global__ void collectives(unsigned* y, const int* x, int n) {
     }
     y[threadIdx.x] = s;
 }
+extern "C" __global__ void guards(int* y, float* f, const int* x, int n) {
+    int i = threadIdx.x, never = n >> 20, v = 0;
+    for (int k = 0; k < n; k++) {
+        int some = x[i] & k;
+        asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.u32 [%1], %2; @!p add.u32 %3, %3, 1; }"
+                     :: "r"(some), "l"(y + i), "r"(k), "r"(v));
+        asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; @p ld.global.u32 %0, [%2]; }" : "+r"(v) : "r"(never), "l"(y + k));
+        f[i] += __expf(x[i] * 1e-4f) + __sinf(float(k));
+    }
+    y[i] += v;
+}
 extern "C" __global__ void barriers(int* y, const int* x, int n) {
     __shared__ int t[96];
     int i = threadIdx.x, at = blockIdx.x * 96 + i;
@@ -165,6 +177,7 @@ def numbers(kind, count, seed=1):
 
 
 CASES = {
+    "guards": (1, 96, lambda: [np.zeros(96, np.int32), numbers("f4", 96), numbers("i4", 96), np.int32(40)]),
     "diverge": (3, 128, lambda: [np.zeros(300, np.int32), numbers("f4", 300), numbers("i4", 300), np.int32(300)]),
     "recurse": (1, 32, lambda: [np.zeros(32, np.int32), np.arange(32, dtype=np.int32)]),
     "calls": (1, 70, lambda: [np.zeros(70, np.int32), numbers("i4", 70), np.int32(6)]),
@@ -246,9 +259,9 @@ def operands(bits):
 @given(data=st.data())
 def test_instructions_give_the_bits_of_numpy(opcode, data):
     """The machine code of one instruction, for 32 lanes, against the function that the numpy back end calls."""
-    from ptxkit.emulator.native.machine_code import Compiled
-    from ptxkit.emulator.native.runtime import common
-    from ptxkit.emulator.native.text import Text, ints
+    from ptxkit.emulator.native.forms import Destination, Source, pure_form
+    from ptxkit.emulator.native.machine_code import addresses
+    from ptxkit.emulator.native.records import InstructionRecord
     from ptxkit.emulator.simt.table import lookup
     from ptxkit.isa.types import TYPES
 
@@ -262,16 +275,16 @@ def test_instructions_give_the_bits_of_numpy(opcode, data):
     both_nan = np.zeros(32, np.bool_)
     if t.kind == "f":  # which of several NaNs is the result depends on the host's numpy
         both_nan = np.sum([np.isnan(v.view(t.dtype)) for v in given], 0) > 1
-    text = Text()
     emit = emitter(opcode)
     assert emit is not None
+    form = pure_form(emit, (Source(bits, bits),) * count, (Destination(bits, bits),))
     size = bits // 8
-    values = [text.load(ints(bits), text.at("%C", 32 * n * size)) for n in range(count)]
-    text.store(ints(bits), emit(text, values)[0], text.at("%C", 32 * count * size))
-    lines = "\n".join(text.lines)
-    whole = f"{common()}\ndefine i32 @run(ptr %C) {{\n{lines}\n  ret i32 0\n}}\n"
     memory = np.concatenate([*given, np.zeros_like(given[0])])
-    assert Compiled(whole).run(memory.__array_interface__["data"][0]) == 0
+    places = [word for n in range(count + 1) for word in (-1, 32 * n * size)]
+    record = np.array([0] * InstructionRecord.OPERANDS + places, np.int64)
+    function = ctypes.CFUNCTYPE(ctypes.c_bool, *[ctypes.c_void_p] * 3, ctypes.c_uint32, *[ctypes.c_int64] * 2)
+    execute = function(addresses({form.name: form}, True)[form.name])
+    assert execute(None, record.ctypes.data, memory.ctypes.data, 0xFFFFFFFF, 0, 0)
     found = memory[32 * count :]
     want = np.ascontiguousarray(np.broadcast_to(expected, (1, 1, 32))).view(found.dtype).reshape(-1)
     assert (found == want)[~both_nan].all()

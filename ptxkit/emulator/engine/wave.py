@@ -53,7 +53,7 @@ from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.errors import InstructionLimitError, TimeLimitError
 from ptxkit.isa.model import Operand, Pair, Register
 
-NATIVE_AFTER = 128
+NATIVE_AFTER = 32
 """Number of blocks after which a wave counts how often each is executed, to choose those worth compiling to machine code."""
 
 PATIENCE = 100_000

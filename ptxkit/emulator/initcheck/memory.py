@@ -42,6 +42,8 @@ class UndefinedMemory:
         self.allocations = memory.allocations
         self.slice = memory.slice
         self.free = memory.free
+        self.free_all = memory.free_all
+        self.starting_at = memory.starting_at
 
     @property
     def used(self) -> int:

@@ -270,11 +270,13 @@ def _malloc(group: Group, site: CallSite) -> None:
     with machine.atomic_lock:
         active = group.active()
         memory, got, fitting = machine.memory, 0, []
-        for n, nbytes in enumerate(sizes[active].tolist()):
-            if memory.heap + got + nbytes <= limit and memory.used + got + nbytes <= memory.capacity:
+        room = min(limit - memory.heap, memory.capacity - memory.used)
+        wanted = sizes[active].tolist()
+        for n, nbytes in enumerate(wanted):
+            if got + nbytes <= room:
                 fitting.append((n, nbytes))
                 got += nbytes
-        found = np.zeros(int(np.count_nonzero(active)), np.uint64)
+        found = np.zeros(len(wanted), np.uint64)
         found[[n for n, _ in fitting]] = machine.allocate_all([nbytes for _, nbytes in fitting], _HEAP)
         memory.heap += got
         out[active] = found
@@ -290,24 +292,35 @@ def _what_is_at(group: Group, address: int) -> str:
 
 
 def _free(group: Group, site: CallSite) -> None:
-    addresses = _argument(group, site, 0, np.uint64)
+    lanes = _argument(group, site, 0, np.uint64)
     machine = group.wave.launch.machine
     with machine.atomic_lock:
+        addresses = [a for a in lanes[group.active()].tolist() if a]
+        owners = machine.memory.starting_at(addresses)
+        if all(a is not None and a.nbytes and a.symbol == _HEAP for a in owners) and len(set(addresses)) == len(addresses):
+            machine.memory.free_all(addresses)
+            machine.memory.heap -= sum([a.nbytes for a in owners if a is not None])
+            return
         for _, at in _lanes_of(group):
-            address = int(addresses[at])
-            if address:
-                owner = machine.memory.owner(address)
-                if owner is None or owner.base != address or owner.symbol != _HEAP:
-                    here = np.zeros(group.shape, np.bool_)
-                    here[at] = True
-                    cta, thread = group.first(here)
-                    group.wave.flush_output()
-                    raise MemoryFault(
-                        f"{site.where}: thread {thread} of CTA {cta} frees {address:#x}, which is not the start of memory "
-                        f"that malloc has returned and that has not been freed: {_what_is_at(group, address)}"
-                    )
-                machine.memory.free(address)
-                machine.memory.heap -= owner.nbytes
+            if address := int(lanes[at]):
+                _free_one(group, site, address, at)
+
+
+def _free_one(group: Group, site: CallSite, address: int, at: tuple[int, ...]) -> None:
+    """Free the memory at ``address`` for the lane at the place ``at`` of the group."""
+    memory = group.wave.launch.machine.memory
+    owner = memory.owner(address)
+    if owner is None or owner.base != address or owner.symbol != _HEAP:
+        here = np.zeros(group.shape, np.bool_)
+        here[at] = True
+        cta, thread = group.first(here)
+        group.wave.flush_output()
+        raise MemoryFault(
+            f"{site.where}: thread {thread} of CTA {cta} frees {address:#x}, which is not the start of memory "
+            f"that malloc has returned and that has not been freed: {_what_is_at(group, address)}"
+        )
+    memory.free(address)
+    memory.heap -= owner.nbytes
 
 
 BUILTINS: dict[str, Callable[[Group, CallSite], None]] = {

@@ -53,13 +53,17 @@ class AddressTable(Generic[R]):
         """The ranges, by address."""
         return tuple([r for r in self.ranges if r is not None])
 
-    def extend(self, more: Sequence[R]) -> None:
-        """Add ranges behind all others, in the order of their addresses; there must be room for them."""
+    def extend(self, more: Sequence[R], hosts: Sequence[int] | None = None) -> None:
+        """Add ranges behind all others, in the order of their addresses; there must be room for them.
+
+        Args:
+            hosts: where their bytes are in the memory of the host; by default, what their arrays say.
+        """
         first, bases = len(self.bases), [r.base for r in more]
         last = first + len(more)
         self.base[first:last] = bases
         self.end[first:last] = [r.base + r.nbytes for r in more]
-        self.host[first:last] = [r.data.__array_interface__["data"][0] for r in more]
+        self.host[first:last] = [r.data.__array_interface__["data"][0] for r in more] if hosts is None else hosts
         self.ranges.extend(more)  # before their bases, by which they are found
         self.bases.extend(bases)
 
@@ -73,6 +77,25 @@ class AddressTable(Generic[R]):
         self.end[i] = found.base
         self.removed += 1
         return found
+
+    def remove_all(self, addresses: Sequence[int]) -> list[R]:
+        """Remove the ranges that begin at these addresses, which are all different; there must be one for each."""
+        places = np.searchsorted(self.base[: len(self.bases)], np.array(addresses, np.uint64)).tolist()
+        ranges, gone = self.ranges, []
+        for i in places:
+            found = ranges[i]
+            assert found is not None
+            gone.append(found)
+            ranges[i] = None
+        self.end[places] = self.base[places]
+        self.removed += len(gone)
+        return gone
+
+    def starting_at(self, addresses: Sequence[int]) -> list[R | None]:
+        """The range that begins at each address, or None."""
+        places = np.searchsorted(self.base[: len(self.bases)], np.array(addresses, np.uint64)).tolist()
+        count, bases, ranges = len(self.bases), self.bases, self.ranges
+        return [ranges[i] if i < count and bases[i] == a else None for i, a in zip(places, addresses, strict=True)]
 
     def below(self, address: int) -> R | None:
         """The range that begins at an address, or the nearest one before it."""

@@ -175,15 +175,17 @@ class GlobalMemory:
             self._free_retired()
         padded = [(nbytes + 31) // 16 * 16 for nbytes in sizes]
         data = np.full(sum(padded), POISON, np.uint8)
-        made, at = [], 0
+        first = data.__array_interface__["data"][0]
+        made, hosts, at = [], [], 0
         with self._lock:
             for nbytes, room in zip(sizes, padded, strict=True):
                 made.append(Allocation(self._next, nbytes, name, data[at : at + room]))
                 self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
+                hosts.append(first + at)
                 at += room
             if self._table.room < len(made):
                 self._table = AddressTable(self._table.live(), len(made))
-            self._table.extend(made)
+            self._table.extend(made, hosts)
             self.used += sum(sizes)
         return made
 
@@ -216,6 +218,18 @@ class GlobalMemory:
                 raise UsageError(f"{address:#x} is not the start of an allocation")
             self.used -= gone.nbytes
             self._freed.append((gone.base, gone.nbytes, gone.symbol))
+            del self._freed[:-256]
+
+    def starting_at(self, addresses: Sequence[int]) -> list[Allocation | None]:
+        """The allocation that begins at each address, or None."""
+        return self._table.starting_at(addresses)
+
+    def free_all(self, addresses: Sequence[int]) -> None:
+        """Free the allocations that begin at these addresses, which are all different; there must be one for each."""
+        with self._lock:
+            gone = self._table.remove_all(addresses)
+            self.used -= sum([a.nbytes for a in gone])
+            self._freed += [(a.base, a.nbytes, a.symbol) for a in gone]
             del self._freed[:-256]
 
     def _free_retired(self) -> None:

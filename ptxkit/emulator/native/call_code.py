@@ -8,7 +8,7 @@ _TEXT = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 ; begins a call for the active lanes; false where the scheduler has to perform it
-define i1 @ptxkit_begin_call(ptr %C, i64 %callee, i64 %caller_bytes, i64 %bytes, i32 %entry_block, i64 %block) noinline {
+define internal i1 @begin_call(ptr %C, i64 %callee, i64 %caller_bytes, i64 %bytes, i32 %entry_block, i64 %block) noinline {
 entry:
   %level = call i64 @field(ptr %C, i64 {LEVEL})
   %next = add i64 %level, 1
@@ -116,7 +116,7 @@ done:
 }
 
 ; the constants of the call that has begun
-define ptr @ptxkit_call_constants(ptr %C) noinline {
+define internal ptr @call_constants(ptr %C) noinline {
   %level = call i64 @field(ptr %C, i64 {LEVEL})
   %next = add i64 %level, 1
   %levels = call ptr @array(ptr %C, i64 {LEVELS})
@@ -128,7 +128,7 @@ define ptr @ptxkit_call_constants(ptr %C) noinline {
 }
 
 ; executes the call that has begun; the caller's lanes stand at the block after it
-define i32 @ptxkit_run_call(ptr %C, i64 %callee) noinline {
+define internal i32 @run_call(ptr %C, i64 %callee) noinline {
 entry:
   %level = call i64 @field(ptr %C, i64 {LEVEL})
   %blocks = call i64 @field(ptr %C, i64 {BLOCKS})
@@ -160,7 +160,7 @@ entry:
   %code = call ptr @array(ptr %C, i64 {CODE})
   %cp = getelementptr ptr, ptr %code, i64 %callee
   %c = load ptr, ptr %cp
-  %status = call i32 %c(ptr %C)
+  %status = call i32 @ptxkit_run(ptr %C, ptr %c)
   %over = icmp eq i32 %status, {RETURNED}
   br i1 %over, label %restore, label %done
 restore:
@@ -191,12 +191,3 @@ def call_code() -> str:
     for name, value in values.items():
         text = text.replace("{" + name + "}", str(value))
     return text
-
-
-def declarations() -> str:
-    """Declarations of these functions, for code that calls them."""
-    return """
-declare i1 @ptxkit_begin_call(ptr, i64, i64, i64, i32, i64)
-declare ptr @ptxkit_call_constants(ptr)
-declare i32 @ptxkit_run_call(ptr, i64)
-"""

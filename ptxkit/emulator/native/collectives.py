@@ -106,7 +106,7 @@ def _shuffle(typed: TypedInstruction, mode: str) -> Collective:
             return [t.value(f"shufflevector {WORDS} {v[0]}, {WORDS} poison, {WORDS} <{order}>"), f"<{known}>"]
 
         return Collective(fixed)
-    names = [f"%{part}{typed.number}" for part in ("given", "source", "moved")]
+    names = ("%given", "%source", "%moved")
 
     def moved(t: Text, v: Sequence[str], mask: str) -> list[str]:
         source, inside = shuffle_source(t, mode, v[1], v[2])

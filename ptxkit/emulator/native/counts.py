@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.counters.tally import UNWRITTEN, Tally
 from ptxkit.emulator.native import context
 from ptxkit.emulator.native.context import SPACES, Field
+from ptxkit.emulator.native.traffic_code import Memory
 
 
 class Counts:
@@ -30,7 +31,7 @@ class Counts:
         self.divergent = np.zeros(instructions, np.int64)
         self.unwritten = np.zeros(instructions, np.int64)
         self.traffic = np.zeros((instructions, len(SPACES), 4), np.int64)
-        self.memory = np.zeros((instructions * len(SPACES), 36), np.int64)
+        self.memory = np.zeros((instructions * len(SPACES), Memory.SIZE), np.int64)
         self.sizes: dict[int, int] = {}
 
     def fields(self) -> Iterable[tuple[Field, NDArray[np.generic]]]:

@@ -48,7 +48,7 @@ class Frames:
         self.functions = dict(self.program.functions)  # another wave may replace some of them meanwhile
         self.functions[frame.function.entry] = function
         for entry, found in self.functions.items():
-            self._code[self.program.numbers[entry]] = found.compiled.address
+            self._code[self.program.numbers[entry]] = found.address
         self._frames = [frame]
 
     def storage(self, function: NativeFunction, frame: Frame) -> Storage:
@@ -60,7 +60,7 @@ class Frames:
 
     def _unused(self, function: NativeFunction) -> Storage:
         pool = self._free.setdefault(function.code.entry, [])
-        found = pool.pop() if pool else Storage(function, self.wave.shape)
+        found = pool.pop() if pool else Storage(function.places, self.wave.shape)
         found.current = [None] * len(found.views)
         return found
 
@@ -93,6 +93,15 @@ class Frames:
             self._frames.append(self._new_frame(self._frames[n - 1], n))
             self.calls[n].stamp = stamp
         return self._frames[level]
+
+    def storage_at(self, level: int) -> tuple[NativeFunction, Storage]:
+        """The function that is executed at a level, and its registers."""
+        if level == 0:
+            frame = self._frames[0]
+            assert isinstance(frame.native, Storage)
+            return self.functions[frame.function.entry], frame.native
+        code = self.program.codes[int(self._levels[level, Level.FUNCTION])]
+        return self.functions[code.entry], self.calls[level].storages[code.entry]
 
     def caller(self, level: int) -> BasicBlock | None:
         """The block whose call is at a level; None for 0."""

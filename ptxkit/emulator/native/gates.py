@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ptxkit.emulator.instructions.barriers import BARRIERS, BarrierGate
 from ptxkit.emulator.instructions.warp_gate import ActiveGate, WarpGate
 from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.native.collectives import shuffle_source
 from ptxkit.emulator.native.context import Field
+from ptxkit.emulator.native.forms import Form, FormText, Source, made
 from ptxkit.emulator.native.operands import Places
 from ptxkit.emulator.native.text import LANES, Text, constant, ints
-from ptxkit.emulator.simt.step import Gate
 from ptxkit.isa.model import Immediate, Operand, Register
 from ptxkit.isa.types import TYPES
 
@@ -30,10 +32,10 @@ def can_pass(run: StraightRun, places: Places) -> bool:
     if not isinstance(gate, WarpGate | ActiveGate) or (isinstance(gate, WarpGate) and gate.span != 1):
         return False
     operands = [gate.members] if isinstance(gate, WarpGate) and gate.members is not None else []
-    return all(isinstance(o, Register | Immediate) and places.can_read(o, U32) for o in [*operands, *_sources(run)])
+    return all(isinstance(o, Register | Immediate) and places.can_read(o, U32) for o in [*operands, *shuffle_operands(run)])
 
 
-def _sources(run: StraightRun) -> list[Operand | None]:
+def shuffle_operands(run: StraightRun) -> list[Operand | None]:
     """The operands of shfl that determine from which lane each lane reads."""
     typed = run.instructions[0] if run.instructions else None
     if typed is None or typed.instruction.name != "shfl" or typed.step is None:
@@ -41,98 +43,50 @@ def _sources(run: StraightRun) -> list[Operand | None]:
     return [operand for operand, _ in typed.step.sources[1:3]]
 
 
-class GateCode:
-    """The LLVM function that says whether all active lanes of all active warps may pass the gate of a block.
+def gate_form(run: StraightRun, members: Source | None, sources: Sequence[Source]) -> Form:
+    """A form that says whether the active lanes of a warp may pass the gate of a block; its %cta are the live lanes.
 
     It fails, too, where a lane of shfl reads from a lane that is not there: its result is undefined, which numpy notes.
+
+    Args:
+        members: the operand with the member mask, the first one of the record; None without one.
+        sources: the operands of shfl that determine from which lane each lane reads, the next ones.
     """
+    t = FormText()
+    values = [t.read(s, t.pointer(2 * n)) for n, s in enumerate([*([] if members is None else [members]), *sources])]
+    live = t.value("trunc i64 %cta to i32")
+    bad = "0"
+    if isinstance(run.block.gate, WarpGate):
+        bad = _missing(t, None if members is None else values.pop(0), live)
+    if sources:
+        bad = t.value(f"or i32 {bad}, {_unreadable(t, run, *values)}")
+    t.put(f"ret i1 {t.value(f'icmp eq i32 {bad}, 0')}")
+    return made(t.lines)
 
-    def __init__(self, run: StraightRun, places: Places) -> None:
-        self.run = run
-        self.places = places
-        self.t = Text()
 
-    def text(self) -> str:
-        """The text of the function."""
-        t, block = self.t, self.run.block
-        gate = block.gate
-        t.label("entry")
-        t.put(f"br i1 {t.value(f'icmp ne i64 {t.field(Field.GATES)}, 0')}, label %begin, label %no")
-        t.label("begin")
-        if isinstance(gate, BarrierGate):
-            t.put(f"ret i1 {t.value('call i1 @ptxkit_all_of_ctas(ptr %C)')}")
-        else:
-            self._rows(gate)
-        t.label("no")
-        t.put("ret i1 false")
-        return "\n".join([f"define internal i1 @gate{block.index}(ptr %C) noinline {{", *t.lines, "}", ""])
+def _missing(t: Text, named: str | None, live: str) -> str:
+    """Not 0 if the members of a lane are not the active lanes."""
+    if named is None:
+        return t.value(f"xor i32 {live}, %mask")
+    lives, masks = t.everywhere(live, 32), t.everywhere("%mask", 32)
+    here = t.value(f"and {WORDS} {named}, {lives}")
+    other = t.mask(t.value(f"icmp ne {WORDS} {here}, {masks}"))
+    return t.value(f"and i32 {other}, %mask")
 
-    def _rows(self, gate: Gate | None) -> None:
-        t = self.t
-        count = t.field(Field.ACTIVE_ROWS)
-        names = {Field.ACTIVE_ROW: "active", Field.ACTIVE_MASK: "masks", Field.ROW: "rows", Field.LIVE: "lives"}
-        for field, name in names.items():
-            t.put(f"%{name} = call ptr @array(ptr %C, i64 {int(field)})")
-        t.put(f"%registers = call ptr @array(ptr %C, i64 {int(Field.REGISTERS)})")
-        t.put("br label %row")
-        t.label("row")
-        t.put("%i = phi i64 [0, %begin], [%following, %next]")
-        number = t.value(f"zext i32 {self._item('%active', '%i')} to i64")
-        mask, live = self._item("%masks", "%i"), self._item("%lives", number)
-        row = t.value(f"zext i32 {self._item('%rows', number)} to i64")
-        t.put(f"%base = getelementptr i8, ptr %registers, i64 {t.value(f'mul i64 {row}, {self.places.row_bytes}')}")
-        bad = self._missing(gate.members, mask, live) if isinstance(gate, WarpGate) else "0"
-        sources = self._unreadable(mask)
-        if sources is not None:
-            bad = t.value(f"or i32 {bad}, {sources}")
-        t.put(f"br i1 {t.value(f'icmp eq i32 {bad}, 0')}, label %next, label %no")
-        t.label("next")
-        t.put("%following = add i64 %i, 1")
-        t.put(f"br i1 {t.value(f'icmp ult i64 %following, {count}')}, label %row, label %yes")
-        t.label("yes")
-        t.put("ret i1 true")
 
-    def _missing(self, members: Operand | None, mask: str, live: str) -> str:
-        """Not 0 if the members of a lane are not the active lanes."""
-        t = self.t
-        if members is None:
-            return t.value(f"xor i32 {live}, {mask}")
-        named = self._lanes(members)
-        lives, masks = t.everywhere(live, 32), t.everywhere(mask, 32)
-        here = t.value(f"and {WORDS} {named}, {lives}")
-        other = t.mask(t.value(f"icmp ne {WORDS} {here}, {masks}"))
-        return t.value(f"and i32 {other}, {mask}")
-
-    def _unreadable(self, mask: str) -> str | None:
-        """For shfl, the active lanes that read from other lanes."""
-        sources, t = _sources(self.run), self.t
-        if not sources:
-            return None
-        form = self.run.instructions[0].form
-        assert form is not None
-        lane, clamp = (self._lanes(operand) for operand in sources)
-        source, _ = shuffle_source(t, form["mode"], lane, clamp)
-        bits = t.value(f"lshr {WORDS} {t.everywhere(mask, 32)}, {source}")
-        absent = t.value(f"icmp eq {WORDS} {t.value(f'and {WORDS} {bits}, {constant(1, 32)}')}, zeroinitializer")
-        return t.value(f"and i32 {t.mask(absent)}, {mask}")
-
-    def _lanes(self, operand: Operand | None) -> str:
-        """The value of an operand for all lanes."""
-        k = self.places.register(operand)
-        if k is None:
-            found = self.places.constant(operand, U32)
-            assert found is not None
-            return found
-        bits = self.places.bits(k)
-        return self.t.resized(self.t.load(ints(bits), self.t.at("%base", self.places.offsets[k])), bits, 32)
-
-    def _item(self, array: str, index: str) -> str:
-        return self.t.value(f"load i32, ptr {self.t.value(f'getelementptr i32, ptr {array}, i64 {index}')}")
+def _unreadable(t: Text, run: StraightRun, lane: str, clamp: str) -> str:
+    """For shfl, the active lanes that read from other lanes."""
+    form = run.instructions[0].form
+    assert form is not None
+    source, _ = shuffle_source(t, form["mode"], lane, clamp)
+    bits = t.value(f"lshr {WORDS} {t.everywhere('%mask', 32)}, {source}")
+    absent = t.value(f"icmp eq {WORDS} {t.value(f'and {WORDS} {bits}, {constant(1, 32)}')}, zeroinitializer")
+    return t.value(f"and i32 {t.mask(absent)}, %mask")
 
 
 _ALL_OF_CTAS = f"""
 ; whether all lanes of the CTAs of the active warps that have not exited are active
-define i1 @ptxkit_all_of_ctas(ptr %C) noinline {{
+define internal i1 @all_of_ctas(ptr %C) noinline {{
 entry:
   %count = call i64 @field(ptr %C, i64 {int(Field.ACTIVE_ROWS)})
   %active = call ptr @array(ptr %C, i64 {int(Field.ACTIVE_ROW)})
@@ -188,8 +142,3 @@ def gate_code() -> str:
     """The text of the functions that gates call."""
     assert LANES == 32
     return _ALL_OF_CTAS
-
-
-def declarations() -> str:
-    """Declarations of these functions, for code that calls them."""
-    return "declare i1 @ptxkit_all_of_ctas(ptr)\n"

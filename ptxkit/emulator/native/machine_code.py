@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from ptxkit.emulator.native.runtime import exported, runtime_text
-from ptxkit.isa.model import Function
+from ptxkit.emulator.native.forms import Form
+from ptxkit.emulator.native.runtime import RUN, common, exported, runtime_text
 
 _LOCK = threading.Lock()  # llvmlite's own state is shared
 QUICK, THOROUGH = 0, 2
-"""LLVM's levels for generating code: of a function's blocks, which are many, and of what all of them call."""
+"""LLVM's levels for generating code. At the lower one it takes a quarter of the time, and the code twice as long."""
 
 
 class Store(Protocol):
@@ -36,20 +36,14 @@ def keep_in(store: Callable[[], Store]) -> None:
     _stores[:] = [store]
 
 
-def was_compiled(function: Function) -> bool:
-    """Whether machine code of a function has been kept, probably for the same host and kernel."""
-    return bool(_stores) and _stores[-1]().get(_name_of(function)) is not None
+def was_compiled() -> bool:
+    """Whether the functions that all machine code consists of are probably kept, from an earlier process."""
+    return bool(_stores) and _stores[-1]().get(_note()) is not None
 
 
-def note_compiled(function: Function) -> None:
-    """Let :func:`was_compiled` be true for a function."""
-    if _stores:
-        _stores[-1]().put(_name_of(function), b"compiled")
-
-
-def _name_of(function: Function) -> str:
-    text = "\n".join([function.name, *map(str, function.instructions)])
-    return blake2b(f"compiled {text}".encode(), digest_size=20).hexdigest()
+@cache
+def _note() -> str:
+    return blake2b(f"compiled {runtime_text()}".encode(), digest_size=20).hexdigest()
 
 
 @cache
@@ -87,55 +81,133 @@ def _object_code(llvm: Any, text: str, level: int) -> bytes:
     # a few passes: LLVM's own pipelines take ten times as long, and gain little for code without inner loops
     passes = llvm.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
-    passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     passes.run(module, llvm.create_pass_builder(machine, options))
     return bytes(machine.emit_object(module))
 
 
-def _engine(llvm: Any, text: str, level: int) -> Any:
-    """Machine code of a module that can be called: what is kept of it, or else compiled now."""
-    store, key = _stores[-1]() if _stores else None, ""
-    code = None
-    if store is not None:
-        host = f"{llvm.llvm_version_info} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()} {level}"
-        key = blake2b(f"{host}\n{text}".encode(), digest_size=20).hexdigest()
-        code = store.get(key)
-    if code is None:
-        code = _object_code(llvm, text, level)
-        if store is not None:
-            store.put(key, code)
+@cache
+def _host(llvm: Any) -> str:
+    """Identifies what machine code of this process may consist of."""
+    return f"{llvm.llvm_version_info} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def _key(text: str, level: int) -> str:
+    return blake2b(f"{_host(_llvm())} {level}\n{text}".encode(), digest_size=20).hexdigest()
+
+
+def _kept(key: str) -> bytes | None:
+    return _stores[-1]().get(key) if _stores else None
+
+
+def _keep(key: str, data: bytes) -> None:
+    if _stores:
+        _stores[-1]().put(key, data)
+
+
+def _loaded(code: bytes, level: int) -> Any:
+    """An engine with an object file."""
+    llvm = _llvm()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm, level))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
 
 
-@cache
-def _runtime() -> Any:
-    """The functions that all machine code calls, by their names."""
-    llvm = _llvm()
-    engine = _engine(llvm, runtime_text(), THOROUGH)
-    for name in exported():
-        llvm.add_symbol(name, engine.get_function_address(name))
-    return engine
-
-
-class Compiled:
-    """Machine code; it lives as long as this object.
+class _Level:
+    """What is loaded of one level.
 
     Attributes:
-        run: the function ``run``: context -> status; it is at ``address``.
+        run: address of the function that executes machine code; 0 if it is not loaded.
+        forms: addresses of forms, by name.
     """
 
-    def __init__(self, text: str) -> None:
-        with _LOCK:
-            _runtime()
-            self._engine = _engine(_llvm(), text, QUICK)
-            address = self._engine.get_function_address("run")
-        self.address = address
-        self.run: Callable[[int], int] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.run = 0
+        self.forms: dict[str, int] = {}
+        self._engines: list[Any] = []  # which contain them
+
+    def load_runtime(self, compiles: bool) -> bool:
+        """Load the functions that all machine code consists of besides the forms; false if that would need compiling."""
+        if self.run:
+            return True
+        llvm, key = _llvm(), _key(runtime_text(), self.level)
+        code = _kept(key)
+        if code is None:
+            if not compiles:
+                return False
+            code = _object_code(llvm, runtime_text(), self.level)
+            _keep(key, code)
+            _keep(_note(), b"compiled")
+        engine = _loaded(code, self.level)
+        for name in exported():
+            llvm.add_symbol(name, engine.get_function_address(name))
+        self._engines.append(engine)
+        self.run = engine.get_function_address(RUN)
+        return True
+
+    def load(self, forms: Sequence[Form], compiles: bool) -> None:
+        """Load forms from the object files that were kept with them, and compile the others together."""
+        keys = {form.name: _key(f"{common()} {form.text}", self.level) for form in forms}
+        files: dict[str, bytes] = {}  # by key, those with some of the forms
+        new, old = [], []
+        for form in forms:
+            file = _kept(keys[form.name])
+            name = "" if file is None else file.decode()
+            content = files.get(name) or (_kept(name) if name else None)
+            if content is None:
+                new.append(form)
+            else:
+                files[name] = content
+                old.append(form)
+        if new and compiles:
+            text = "\n".join([common(), *(form.text for form in new)])
+            name = _key(text, self.level)
+            files[name] = _object_code(_llvm(), text, self.level)
+            _keep(name, files[name])
+            for form in new:
+                _keep(keys[form.name], name.encode())
+            old += new
+        for content in files.values():  # two files may contain the same form
+            self._engines.append(engine := _loaded(content, self.level))
+            for form in old:
+                self.forms[form.name] = self.forms.get(form.name) or engine.get_function_address(form.name)
+
+
+_quick, _thorough = _Level(QUICK), _Level(THOROUGH)
+
+
+def run_function(thorough: bool) -> Callable[[int, int], int]:
+    """The function that executes machine code: (address of the context, address of a function's records) -> status.
+
+    Args:
+        thorough: it must be of the higher level.
+    """
+    with _LOCK:
+        level = _thorough if _thorough.load_runtime(thorough) else _quick
+        level.load_runtime(True)
+    found: Callable[[int, int], int] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(level.run)
+    return found
+
+
+def addresses(forms: Mapping[str, Form], thorough: bool) -> Mapping[str, int]:
+    """The addresses of forms, which are compiled if they are not kept.
+
+    Args:
+        forms: by name.
+        thorough: they must be of the higher level; otherwise, those are that are kept.
+    """
+    run_function(thorough)
+    with _LOCK:
+        missing = [form for name, form in forms.items() if name not in _thorough.forms]
+        if missing:
+            _thorough.load(missing, thorough)
+        missing = [f for f in missing if f.name not in _thorough.forms and f.name not in _quick.forms]
+        if missing:
+            _quick.load(missing, True)
+        return {name: _thorough.forms.get(name) or _quick.forms[name] for name in forms}
 
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int)

@@ -2,7 +2,8 @@
 
 An access has a record of 64-bit integers: see :class:`Record`. ``locate_SPACE`` checks the addresses of the lanes in ``%mask``
 and writes where they are in the memory of the host; it returns false where numpy's checks are needed, such as for a fault. The
-functions that load and store use what it has written, and so do those that count traffic.
+functions that load and store use what it has written, and so do those that count traffic
+(:mod:`ptxkit.emulator.native.traffic_code`). :mod:`ptxkit.emulator.native.access_code` calls all of them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,21 @@ class Record(IntEnum):
     LOCAL = 3 * LANES + 2
     MARKED = 3 * LANES + 3  # whether a lane has a sentinel
     UNWRITTEN = 3 * LANES + 4  # number of loaded elements that are the sentinel
-    SIZE = 3 * LANES + 5
+    ARRANGED = 3 * LANES + 5  # how the lanes' addresses follow each other, see Arranged
+    ORIGIN = 3 * LANES + 6  # where the element of lane 0 is or would be, unless they are scattered
+    SIZE = 3 * LANES + 7
+
+
+class Arranged(IntEnum):
+    """How the addresses of the lanes follow each other."""
+
+    SCATTERED = 0
+    CONTIGUOUS = 1
+    SAME = 2
 
 
 WIDTHS = (8, 16, 32, 64)
 """Bits of the elements that are loaded and stored."""
-
-SIZES = (1, 2, 4, 8, 16, 32)
-"""Bytes that a lane accesses."""
 
 _BEGIN = """
   %mv = bitcast i32 %mask to <32 x i1>
@@ -73,7 +81,7 @@ define internal void @put64(ptr %p, <32 x i64> %new, <32 x i1> %mv) alwaysinline
   ret void
 }
 
-define i1 @ptxkit_locate_global(ptr %C, ptr %R, i32 %mask, i64 %size, i64 %number, i1 %store) noinline {
+define internal i1 @locate_global(ptr %C, ptr %R, i32 %mask, i64 %size, i64 %number, i1 %store) noinline {
 entry:
   {BEGIN}
   %odd1 = and <32 x i1> %odd, %mv
@@ -196,7 +204,7 @@ kept:
   br label %lane
 }
 
-define i1 @ptxkit_locate_shared(ptr %C, ptr %R, i32 %mask, i64 %size, i64 %cta) noinline {
+define internal i1 @locate_shared(ptr %C, ptr %R, i32 %mask, i64 %size, i64 %cta) noinline {
 entry:
   {BEGIN}
   %w = call <32 x i64> @splat64(i64 {SHARED_WINDOW})
@@ -229,9 +237,33 @@ entry:
 """
 
 _LOCAL = """
-define i1 @ptxkit_locate_local_{BYTES}(ptr %C, ptr %R, i32 %mask, i64 %first, i1 %store) noinline {
+; notes that the bytes of local memory for which marks are at %p are written, or returns whether all of them have been
+define internal i1 @marked(ptr %p, i64 %size, i1 %store) noinline {
 entry:
-  %size = add i64 0, {BYTES}
+  br label %byte
+byte:
+  %k = phi i64 [0, %entry], [%k1, %next]
+  %q = getelementptr i8, ptr %p, i64 %k
+  br i1 %store, label %define, label %test
+define:
+  store i8 0, ptr %q
+  br label %next
+test:
+  %v = load i8, ptr %q
+  %clean = icmp eq i8 %v, 0
+  br i1 %clean, label %next, label %no
+next:
+  %k1 = add i64 %k, 1
+  %more = icmp ult i64 %k1, %size
+  br i1 %more, label %byte, label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+define internal i1 @locate_local(ptr %C, ptr %R, i32 %mask, i64 %size, i64 %first, i1 %store) noinline {
+entry:
   {BEGIN}
   %w = call <32 x i64> @splat64(i64 {LOCAL_WINDOW})
   %in = sub <32 x i64> %a, %w
@@ -259,44 +291,33 @@ entry:
   %undefined = call i64 @field(ptr %C, i64 {UNDEFINED})
   %followed = icmp ne i64 %undefined, 0
   %go = and i1 %followed, %good
-  br i1 %go, label %marks, label %done
+  %beyond = sub i64 %undefined, %memory
+  br i1 %go, label %lane, label %done
 done:
   ret i1 %good
-marks:
-  %uv = call <32 x i64> @splat64(i64 %undefined)
-  %markers = add <32 x i64> %places, %uv
-  %list = alloca [32 x i64]
-  store <32 x i64> %markers, ptr %list, align 8
-  br label %lane
 lane:
-  %m = phi i32 [%mask, %marks], [%m1, %next]
-  %seen = phi i{BITS} [0, %marks], [%seen1, %next]
+  %m = phi i32 [%mask, %entry], [%m1, %next]
   %empty = icmp eq i32 %m, 0
-  br i1 %empty, label %over, label %look
+  br i1 %empty, label %done, label %look
 look:
   %l = call i32 @llvm.cttz.i32(i32 %m, i1 true)
   %below = sub i32 %m, 1
   %m1 = and i32 %m, %below
   %l64 = zext i32 %l to i64
-  %pp = getelementptr ptr, ptr %list, i64 %l64
-  %p = load ptr, ptr %pp
-  br i1 %store, label %define, label %test
-define:
-  store i{BITS} 0, ptr %p, align 1
-  br label %next
-test:
-  %v = load i{BITS}, ptr %p, align 1
-  br label %next
+  %hp = getelementptr i64, ptr %hosts, i64 %l64
+  %h = load i64, ptr %hp
+  %pi = add i64 %h, %beyond
+  %p = inttoptr i64 %pi to ptr
+  %clean = call i1 @marked(ptr %p, i64 %size, i1 %store)
+  br i1 %clean, label %next, label %no
 next:
-  %x = phi i{BITS} [0, %define], [%v, %test]
-  %seen1 = or i{BITS} %seen, %x
   br label %lane
-over:
-  %clean = icmp eq i{BITS} %seen, 0
-  ret i1 %clean
+no:
+  ret i1 false
 }
 
-define i1 @ptxkit_locate_any_{BYTES}(ptr %C, ptr %R, i32 %mask, i64 %number, i64 %cta, i64 %first, i1 %store) noinline {
+define internal i1 @locate_any(
+    ptr %C, ptr %R, i32 %mask, i64 %size, i64 %number, i64 %cta, i64 %first, i1 %store) noinline {
 entry:
   %a = load <32 x i64>, ptr %R, align 8
   %s1 = sub <32 x i64> %a, splat (i64 {SHARED_WINDOW})
@@ -314,112 +335,127 @@ entry:
 fail:
   ret i1 false
 global:
-  %ok.g = call i1 @ptxkit_locate_global(ptr %C, ptr %R, i32 %g, i64 {BYTES}, i64 %number, i1 %store)
+  %ok.g = call i1 @locate_global(ptr %C, ptr %R, i32 %g, i64 %size, i64 %number, i1 %store)
   br i1 %ok.g, label %shared, label %fail
 shared:
   %is.s = icmp ne i32 %s, 0
   br i1 %is.s, label %shared1, label %local
 shared1:
-  %ok.s = call i1 @ptxkit_locate_shared(ptr %C, ptr %R, i32 %s, i64 {BYTES}, i64 %cta)
+  %ok.s = call i1 @locate_shared(ptr %C, ptr %R, i32 %s, i64 %size, i64 %cta)
   br i1 %ok.s, label %local, label %fail
 local:
   %is.l = icmp ne i32 %l, 0
   br i1 %is.l, label %local1, label %done
 local1:
-  %ok.l = call i1 @ptxkit_locate_local_{BYTES}(ptr %C, ptr %R, i32 %l, i64 %first, i1 %store)
+  %ok.l = call i1 @locate_local(ptr %C, ptr %R, i32 %l, i64 %size, i64 %first, i1 %store)
   br i1 %ok.l, label %done, label %fail
 done:
   ret i1 true
 }
-"""
 
-_BLOCK = """\
+; writes how the addresses of the lanes in %mask follow each other, if elements have %step bytes
+define internal void @arrange(ptr %R, i32 %mask, i64 %step) noinline {
+  %mv = bitcast i32 %mask to <32 x i1>
   %hosts = getelementptr i64, ptr %R, i64 {HOST}
   %h = load <32 x i64>, ptr %hosts, align 8
   %l = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
   %l64 = zext i32 %l to i64
   %fp = getelementptr i64, ptr %hosts, i64 %l64
   %f = load i64, ptr %fp
-  %before = mul i64 %l64, {STEP}
+  %before = mul i64 %l64, %step
   %origin = sub i64 %f, %before
   %o = call <32 x i64> @splat64(i64 %origin)
-  %run = add <32 x i64> %o, <LANE_STEPS>
+  %sv = call <32 x i64> @splat64(i64 %step)
+  %steps = mul <32 x i64> %sv, <LANE_NUMBERS>
+  %run = add <32 x i64> %o, %steps
   %ne = icmp ne <32 x i64> %run, %h
   %ne1 = and <32 x i1> %ne, %mv
   %nem = bitcast <32 x i1> %ne1 to i32
   %contiguous = icmp eq i32 %nem, 0
-  br i1 %contiguous, label %block, label %scattered
-block:
-  %start = add i64 %origin, %offset
-  %sp = inttoptr i64 %start to ptr
-"""
-"""The addresses of the lanes, and the block that accesses them as one vector where they follow each other."""
-
-_SCATTERED = """\
-scattered:
-  %ov = call <32 x i64> @splat64(i64 %offset)
-  %places = add <32 x i64> %h, %ov
-  %pointers = inttoptr <32 x i64> %places to <32 x ptr>
-"""
-"""The start of the block that accesses the lanes' addresses one by one."""
-
-_SAME = """\
-other:
-  %differ = icmp ne <32 x i64> %o, %h
+  %fv = call <32 x i64> @splat64(i64 %f)
+  %differ = icmp ne <32 x i64> %fv, %h
   %differ1 = and <32 x i1> %differ, %mv
   %differm = bitcast <32 x i1> %differ1 to i32
   %same = icmp eq i32 %differm, 0
-  br i1 %same, label %single, label %scattered
-single:
-  %only = add i64 %origin, %offset
-  %onlyp = inttoptr i64 %only to ptr
-  %c = load i{BITS}, ptr %onlyp, align 1
-  %c0 = insertelement <32 x i{BITS}> poison, i{BITS} %c, i32 0
-  %cv = shufflevector <32 x i{BITS}> %c0, <32 x i{BITS}> poison, <32 x i32> zeroinitializer
-  br label %loaded
+  %k0 = select i1 %same, i64 {SAME}, i64 {SCATTERED}
+  %k1 = select i1 %contiguous, i64 {CONTIGUOUS}, i64 %k0
+  %w = select i1 %contiguous, i64 %origin, i64 %f
+  %kp = getelementptr i64, ptr %R, i64 {ARRANGED}
+  store i64 %k1, ptr %kp
+  %op = getelementptr i64, ptr %R, i64 {ORIGIN}
+  store i64 %w, ptr %op
+  ret void
+}
 """
-"""The block that loads once where all lanes have the same address."""
 
 _ELEMENTS = """
-declare <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(<32 x ptr>, i32, <32 x i1>, <32 x i{BITS}>)
-declare void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}>, <32 x ptr>, i32, <32 x i1>)
-declare <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(ptr, i32, <32 x i1>, <32 x i{BITS}>)
-declare void @llvm.masked.store.v32i{BITS}.p0(<32 x i{BITS}>, ptr, i32, <32 x i1>)
-
 ; loads the element at byte %offset of what each lane accesses
 define void @ptxkit_load_{BITS}(ptr %R, i32 %mask, i64 %offset, ptr %to) noinline {
 entry:
-  %mv = bitcast i32 %mask to <32 x i1>
-{BLOCK}  %bv = call <32 x i{BITS}> @llvm.masked.load.v32i{BITS}.p0(
-    ptr %sp, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
+  %kp = getelementptr i64, ptr %R, i64 {ARRANGED}
+  %kind = load i64, ptr %kp
+  %op = getelementptr i64, ptr %R, i64 {ORIGIN}
+  %origin = load i64, ptr %op
+  %start = add i64 %origin, %offset
+  %sp = inttoptr i64 %start to ptr
+  switch i64 %kind, label %scattered [ i64 {CONTIGUOUS}, label %block i64 {SAME}, label %single ]
+block:
+  %all = icmp eq i32 %mask, -1
+  br i1 %all, label %whole, label %scattered
+whole:
+  %bv = load <32 x i{BITS}>, ptr %sp, align 1
+  store <32 x i{BITS}> %bv, ptr %to, align 1
   br label %loaded
-{SAME}{SCATTERED}  %sv = call <32 x i{BITS}> @llvm.masked.gather.v32i{BITS}.v32p0(
-    <32 x ptr> %pointers, i32 1, <32 x i1> %mv, <32 x i{BITS}> zeroinitializer)
+single:
+  %c = load i{BITS}, ptr %sp, align 1
+  %c0 = insertelement <32 x i{BITS}> poison, i{BITS} %c, i32 0
+  %cv = shufflevector <32 x i{BITS}> %c0, <32 x i{BITS}> poison, <32 x i32> zeroinitializer
+  store <32 x i{BITS}> %cv, ptr %to, align 1
   br label %loaded
+scattered:
+  %m = phi i32 [%mask, %entry], [%mask, %block], [%m1, %scattered]
+  %l = call i32 @llvm.cttz.i32(i32 %m, i1 true)
+  %below = sub i32 %m, 1
+  %m1 = and i32 %m, %below
+  %l64 = zext i32 %l to i64
+  %hosts = getelementptr i64, ptr %R, i64 {HOST}
+  %hp = getelementptr i64, ptr %hosts, i64 %l64
+  %h = load i64, ptr %hp
+  %hi = add i64 %h, %offset
+  %hq = inttoptr i64 %hi to ptr
+  %v = load i{BITS}, ptr %hq, align 1
+  %tp = getelementptr i{BITS}, ptr %to, i64 %l64
+  store i{BITS} %v, ptr %tp
+  %more = icmp ne i32 %m1, 0
+  br i1 %more, label %scattered, label %loaded
 loaded:
-  %v = phi <32 x i{BITS}> [%bv, %block], [%cv, %single], [%sv, %scattered]
-  store <32 x i{BITS}> %v, ptr %to, align 1
   %mp = getelementptr i64, ptr %R, i64 {MARKED}
   %marked = load i64, ptr %mp
   %is = icmp ne i64 %marked, 0
   br i1 %is, label %count, label %done
 count:
+  %cm = phi i32 [%mask, %loaded], [%cm1, %count]
+  %cl = call i32 @llvm.cttz.i32(i32 %cm, i1 true)
+  %cbelow = sub i32 %cm, 1
+  %cm1 = and i32 %cm, %cbelow
+  %cl64 = zext i32 %cl to i64
   %svp = getelementptr i64, ptr %R, i64 {SENTINELS}
-  %s = load <32 x i64>, ptr %svp, align 8
-  %has = icmp sge <32 x i64> %s, zeroinitializer
-  %pattern = mul <32 x i64> %s, splat (i64 72340172838076673)
+  %slp = getelementptr i64, ptr %svp, i64 %cl64
+  %s = load i64, ptr %slp
+  %has = icmp sge i64 %s, 0
+  %pattern = mul i64 %s, 72340172838076673
   %short = {NARROW}
-  %eq = icmp eq <32 x i{BITS}> %v, %short
-  %eq1 = and <32 x i1> %eq, %has
-  %eq2 = and <32 x i1> %eq1, %mv
-  %eqm = bitcast <32 x i1> %eq2 to i32
-  %n = call i32 @llvm.ctpop.i32(i32 %eqm)
-  %n64 = zext i32 %n to i64
+  %ep = getelementptr i{BITS}, ptr %to, i64 %cl64
+  %e = load i{BITS}, ptr %ep
+  %eq = icmp eq i{BITS} %e, %short
+  %eq1 = and i1 %eq, %has
+  %n64 = zext i1 %eq1 to i64
   %up = getelementptr i64, ptr %R, i64 {UNWRITTEN_COUNT}
   %old = load i64, ptr %up
   %new = add i64 %old, %n64
   store i64 %new, ptr %up
-  br label %done
+  %again = icmp ne i32 %cm1, 0
+  br i1 %again, label %count, label %done
 done:
   ret void
 }
@@ -427,11 +463,37 @@ done:
 ; stores the element at byte %offset of what each lane accesses; of lanes with the same address the highest wins
 define void @ptxkit_store_{BITS}(ptr %R, i32 %mask, i64 %offset, ptr %from) noinline {
 entry:
-  %mv = bitcast i32 %mask to <32 x i1>
-  %v = load <32 x i{BITS}>, ptr %from, align 1
-{BLOCK}  call void @llvm.masked.store.v32i{BITS}.p0(<32 x i{BITS}> %v, ptr %sp, i32 1, <32 x i1> %mv)
+  %kp = getelementptr i64, ptr %R, i64 {ARRANGED}
+  %kind = load i64, ptr %kp
+  %run = icmp eq i64 %kind, {CONTIGUOUS}
+  %all = icmp eq i32 %mask, -1
+  %is = and i1 %run, %all
+  br i1 %is, label %block, label %scattered
+block:
+  %op = getelementptr i64, ptr %R, i64 {ORIGIN}
+  %origin = load i64, ptr %op
+  %start = add i64 %origin, %offset
+  %sp = inttoptr i64 %start to ptr
+  %bv = load <32 x i{BITS}>, ptr %from, align 1
+  store <32 x i{BITS}> %bv, ptr %sp, align 1
   ret void
-{SCATTERED}  call void @llvm.masked.scatter.v32i{BITS}.v32p0(<32 x i{BITS}> %v, <32 x ptr> %pointers, i32 1, <32 x i1> %mv)
+scattered:
+  %m = phi i32 [%mask, %entry], [%m1, %scattered]
+  %l = call i32 @llvm.cttz.i32(i32 %m, i1 true)
+  %below = sub i32 %m, 1
+  %m1 = and i32 %m, %below
+  %l64 = zext i32 %l to i64
+  %fp = getelementptr i{BITS}, ptr %from, i64 %l64
+  %v = load i{BITS}, ptr %fp
+  %hosts = getelementptr i64, ptr %R, i64 {HOST}
+  %hp = getelementptr i64, ptr %hosts, i64 %l64
+  %h = load i64, ptr %hp
+  %hi = add i64 %h, %offset
+  %hq = inttoptr i64 %hi to ptr
+  store i{BITS} %v, ptr %hq, align 1
+  %more = icmp ne i32 %m1, 0
+  br i1 %more, label %scattered, label %done
+done:
   ret void
 }
 """
@@ -447,6 +509,9 @@ def _names() -> dict[str, int]:
         "SHARED_MASK": names["SHARED"],
         "LOCAL_MASK": names["LOCAL"],
         "UNWRITTEN_COUNT": names["UNWRITTEN"],
+        "ARRANGED": names["ARRANGED"],
+        "ORIGIN": names["ORIGIN"],
+        **{a.name: int(a) for a in Arranged},
         "SHARED_WINDOW": SHARED_WINDOW,
         "LOCAL_WINDOW": LOCAL_WINDOW,
         "WINDOW_BYTES": WINDOW_BYTES,
@@ -456,24 +521,17 @@ def _names() -> dict[str, int]:
     return {**fields, **records}
 
 
-def _numbers(step: int) -> str:
-    return f"<{', '.join(f'i64 {k * step}' for k in range(LANES))}>"
+def _numbers() -> str:
+    return f"<{', '.join(f'i64 {k}' for k in range(LANES))}>"
 
 
 def memory_code() -> str:
     """The text of these functions."""
-    parts = [_TEXT]
-    for size in SIZES:
-        local = _LOCAL.replace("{BYTES}", str(size)).replace("{BITS}", str(size * 8))
-        parts.append(local.replace("<LANE_NUMBERS>", _numbers(1)))
+    parts = [_TEXT, _LOCAL]
     for bits in WIDTHS:
-        narrow = f"trunc <32 x i64> %pattern to <32 x i{bits}>" if bits < 64 else "add <32 x i64> %pattern, zeroinitializer"
-        part = _ELEMENTS.replace("{BLOCK}", _BLOCK).replace("{SCATTERED}", _SCATTERED).replace("{NARROW}", narrow)
-        loads, label, stores = part.partition("; stores the element")
-        loads = loads.replace("label %block, label %scattered", "label %block, label %other").replace("{SAME}", _SAME)
-        part = (loads + label + stores).replace("{BITS}", str(bits)).replace("{STEP}", str(bits // 8))
-        parts.append(part.replace("<LANE_STEPS>", _numbers(bits // 8)))
-    text = "\n".join(parts).replace("{BEGIN}", _BEGIN)
+        narrow = f"trunc i64 %pattern to i{bits}" if bits < 64 else "add i64 %pattern, 0"
+        parts.append(_ELEMENTS.replace("{NARROW}", narrow).replace("{BITS}", str(bits)))
+    text = "\n".join(parts).replace("{BEGIN}", _BEGIN).replace("<LANE_NUMBERS>", _numbers())
     for name, value in _names().items():
         text = text.replace("{" + name + "}", str(value))
     return text
@@ -481,13 +539,7 @@ def memory_code() -> str:
 
 def declarations() -> str:
     """Declarations of these functions, for code that calls them."""
-    lines = [
-        "declare i1 @ptxkit_locate_global(ptr, ptr, i32, i64, i64, i1)",
-        "declare i1 @ptxkit_locate_shared(ptr, ptr, i32, i64, i64)",
-    ]
-    for size in SIZES:
-        lines.append(f"declare i1 @ptxkit_locate_local_{size}(ptr, ptr, i32, i64, i1)")
-        lines.append(f"declare i1 @ptxkit_locate_any_{size}(ptr, ptr, i32, i64, i64, i64, i1)")
+    lines = []
     for bits in WIDTHS:
         lines.append(f"declare void @ptxkit_load_{bits}(ptr, i32, i64, ptr)")
         lines.append(f"declare void @ptxkit_store_{bits}(ptr, i32, i64, ptr)")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from ptxkit.emulator.lowering.literals import bits_of
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.memory.layout import Layout
-from ptxkit.emulator.native.text import LANES, constant
+from ptxkit.emulator.native.text import LANES
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.errors import UnsupportedError
-from ptxkit.isa.model import Immediate, Instruction, Negated, Operand, Register, Symbol
+from ptxkit.isa.model import Immediate, Negated, Operand, Register, Symbol
 from ptxkit.isa.types import PtxType
 
 
@@ -19,13 +19,18 @@ def width(t: PtxType) -> int:
     return 1 if t.kind == "p" else t.dtype.itemsize * 8
 
 
+TEMPORARIES = 4
+"""Addresses of variables in local memory that an instruction may read."""
+
+
 @dataclass
 class Places:
     """Where the registers and the addresses of variables of a function are.
 
     Attributes:
         offsets: of each register, in the bytes of a row: its values for the 32 lanes of a warp follow each other.
-        row_bytes: of all registers.
+        row_bytes: of all registers, and of the temporary places behind them.
+        temporary: where the places are for addresses of variables that an instruction reads, each of 64 bits for each lane.
         frame: variables in local memory and parameters of the function -> position of their address in the frame's constants.
     """
 
@@ -33,12 +38,15 @@ class Places:
     layout: Layout
     offsets: list[int] = field(default_factory=list)
     row_bytes: int = 0
+    temporary: int = 0
     frame: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for t in self.code.register_types:
             self.offsets.append(self.row_bytes)
             self.row_bytes += LANES * t.dtype.itemsize
+        self.temporary = self.row_bytes
+        self.row_bytes += TEMPORARIES * LANES * 8
         function = self.code.function
         names = [*self.code.frame_offsets]
         if not function.is_entry:
@@ -56,20 +64,20 @@ class Places:
         """The width of a register in machine code."""
         return width(self.code.register_types[k])
 
-    def constant(self, operand: Operand | None, t: PtxType) -> str | None:
-        """The text of an operand that has one value; None for others."""
+    def value(self, operand: Operand | None, t: PtxType) -> int | None:
+        """The bits of an operand that has one value; None for others."""
         if isinstance(operand, Immediate):
             if t.kind == "p":
-                return constant(1 if operand.value else 0, 1)
+                return 1 if operand.value else 0
             try:
-                return constant(bits_of(operand, t), width(t))
+                return bits_of(operand, t)
             except UnsupportedError:
                 return None
         if isinstance(operand, Symbol) and operand.name not in self.frame:
             value = self._address(operand.name)
             if value is None:
                 return None
-            return constant((value + operand.offset) & ((1 << width(t)) - 1), width(t))
+            return (value + operand.offset) & ((1 << width(t)) - 1)
         return None
 
     def _address(self, name: str) -> int | None:
@@ -93,7 +101,7 @@ class Places:
             return (have == 1) == (bits == 1) and have >= bits
         if isinstance(operand, Symbol) and operand.name in self.frame:
             return bits == 64
-        return self.constant(operand, t) is not None
+        return self.value(operand, t) is not None
 
     def can_write(self, operand: Operand | None, t: PtxType) -> bool:
         """Whether machine code can write a result of a type to an operand; None discards it."""
@@ -106,15 +114,12 @@ class Places:
         return (have == 1) == (bits == 1) and have >= bits
 
 
-def guarded(i: Instruction) -> bool:
-    """Whether an instruction has a predicate."""
-    return i.predicate is not None
-
-
 def can_translate_operands(typed: TypedInstruction, places: Places) -> bool:
     """Whether machine code can read and write all operands of a step, and its predicate."""
     step, predicate = typed.step, typed.instruction.predicate
     if step is None or (predicate is not None and places.register(predicate.register) is None):
+        return False
+    if sum(isinstance(o, Symbol) and o.name in places.frame for o, _ in step.sources) > TEMPORARIES:
         return False
     return all(places.can_read(o, t) for o, t in step.sources) and all(
         places.can_write(o, t) for o, t in step.destinations

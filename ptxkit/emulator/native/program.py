@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ptxkit.emulator.lowering.bits import members
 from ptxkit.emulator.lowering.control_flow import StraightRun
@@ -12,12 +16,16 @@ from ptxkit.emulator.lowering.numpy_backend import NumpyRun
 from ptxkit.emulator.lowering.register_sets import register_sets, registers_in
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.native.gates import can_pass
-from ptxkit.emulator.native.machine_code import Compiled, note_compiled, was_compiled
+from ptxkit.emulator.native.machine_code import addresses, run_function
 from ptxkit.emulator.native.operands import Places
+from ptxkit.emulator.native.pure import Computation, computations
 from ptxkit.emulator.native.segments import Segment
 from ptxkit.emulator.native.translation import Translation, translate
 from ptxkit.emulator.simt.blocks import BasicBlock, InstrumentedRun, Run, Terminator
 from ptxkit.emulator.simt.function import FunctionCode
+
+THOROUGH_AFTER_S = 0.1
+"""Seconds of processor time in machine code of a kernel after which LLVM compiles it at its higher level."""
 
 ALL = -1
 """As the bits of an integer: every register."""
@@ -37,6 +45,7 @@ class NativeFunction:
 
     Attributes:
         places: where its registers are.
+        records: what machine code executes.
         blocks: the blocks that have machine code.
         touched: the registers that these read or write, and their bit set; ``written``: those that they write.
         sizes: number of an access -> bytes of a lane.
@@ -45,13 +54,19 @@ class NativeFunction:
     code: FunctionCode
     places: Places
     translation: Translation
-    compiled: Compiled
+    records: NDArray[np.int64]
     runs: Mapping[int, StraightRun]
     touched: tuple[int, ...]
     touched_bits: int
     written: tuple[int, ...]
     sizes: Mapping[int, int]
     _numpy: dict[int, Numpy] = field(default_factory=dict)
+    _pure: dict[int, tuple[Computation, ...] | None] = field(default_factory=dict)
+
+    @property
+    def address(self) -> int:
+        """Where its records are."""
+        return int(self.records.__array_interface__["data"][0])
 
     @property
     def blocks(self) -> frozenset[int]:
@@ -68,6 +83,14 @@ class NativeFunction:
             made = NumpyRun(part, self.code, layout)
             found = self._numpy[number] = Numpy(made.compile_general(ALL), made.compile_instrumented(ALL))
         return found
+
+    def pure(self, number: int) -> tuple[Computation, ...] | None:
+        """The instructions of a segment that numpy can execute without a group; None for other segments."""
+        if number not in self._pure:
+            segment = self.translation.segments[number]
+            gated = self.runs[segment.block].block.gate is not None
+            self._pure[number] = computations(segment, self.places, gated)
+        return self._pure[number]
 
     def _part(self, segment: Segment) -> StraightRun:
         run = self.runs[segment.block]
@@ -91,13 +114,39 @@ class NativeProgram:
         self.runs = runs
         self.layout = layout
         self.lock = threading.Lock()
+        self._run: Callable[[int, int], int] | None = None
+        self._spent_s = 0.0
+        self._thorough = False
         self.functions: dict[int, NativeFunction] = {}
         codes = {run.block.function.entry: run.block.function for run in runs}
         self.places = {entry: Places(code, layout) for entry, code in codes.items()}
         self.numbers = {entry: n for n, entry in enumerate(codes)}  # of the functions, for calls
         self.codes = list(codes.values())
-        self._was_compiled: dict[int, bool] = {}
         self.callees = {entry: (n, self.places[entry]) for entry, n in self.numbers.items()}
+
+    def run(self, context: int, function: NativeFunction) -> int:
+        """Execute a function from where its lanes stand; returns a status.
+
+        Args:
+            context: its address.
+        """
+        if self._run is None:
+            self._run = run_function(self._thorough)
+        began = time.thread_time()
+        status = self._run(context, function.address)
+        self._spent_s += time.thread_time() - began
+        if self._spent_s > THOROUGH_AFTER_S and not self._thorough:
+            self._improve()
+        return status
+
+    def _improve(self) -> None:
+        """Compile what has been executed once more, at LLVM's higher level."""
+        with self.lock:
+            self._thorough = True
+            self._run = run_function(True)
+            for entry, found in self.functions.items():
+                forms = addresses(found.translation.forms, True)
+                self.functions[entry] = replace(found, records=found.translation.words.finish(forms))
 
     def function(self, code: FunctionCode) -> NativeFunction | None:
         """The machine code of a function; None if it has none yet."""
@@ -106,13 +155,6 @@ class NativeProgram:
     def can_execute(self, block: BasicBlock) -> bool:
         """Whether a block may have machine code: it has no gate, or one about which machine code can decide."""
         return can_pass(self.runs[block.index], self.places[block.function.entry])
-
-    def was_compiled(self, code: FunctionCode) -> bool:
-        """Whether machine code of a function is probably kept on disk, from an earlier launch or process."""
-        found = self._was_compiled.get(code.entry)
-        if found is None:
-            found = self._was_compiled[code.entry] = was_compiled(code.function)
-        return found
 
     def compile(self, code: FunctionCode, blocks: Iterable[int]) -> NativeFunction:
         """Compile these blocks of a function, which replace those that were compiled before."""
@@ -134,7 +176,7 @@ class NativeProgram:
                 code,
                 places,
                 translation,
-                Compiled(translation.text),
+                translation.words.finish(addresses(translation.forms, self._thorough)),
                 {run.block.index: run for run in runs},
                 tuple(members(touched)),
                 touched,
@@ -142,6 +184,4 @@ class NativeProgram:
                 {a.number: a.size for s in translation.segments for a in s.accesses},
             )
             self.functions[code.entry] = made
-            if not self._was_compiled.get(code.entry):
-                note_compiled(code.function)
             return made

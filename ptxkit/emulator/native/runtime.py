@@ -1,34 +1,57 @@
-"""The functions that all machine code calls, compiled once for a process, and what other modules declare of them."""
+"""The functions of which machine code consists besides the forms of instructions, and what forms declare of them."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from ptxkit.emulator.native import call_code, collectives, gates, helpers, memory_code, scalar, target_code
-
-
-def common() -> str:
-    """The text at the beginning of a module that calls these functions."""
-    return _common()
+from ptxkit.emulator.native import (
+    access_code,
+    call_code,
+    collectives,
+    gates,
+    helpers,
+    interpreter,
+    memory_code,
+    scalar,
+    target_code,
+    traffic_code,
+)
+from ptxkit.emulator.native.forms import narrow
 
 
 @cache
-def _common() -> str:
-    declared = (helpers, memory_code, call_code, target_code, gates, collectives, scalar)
-    return "\n".join([helpers.accessors(), *(part.declarations() for part in declared)])
+def common() -> str:
+    """The text at the beginning of a module of forms."""
+    declared = (memory_code, access_code, collectives, scalar)
+    lines = [line for part in declared for line in part.declarations().splitlines()]
+    narrowed = [narrow(line) for line in scalar.declarations().splitlines()]
+    return "\n".join([helpers.accessors(), *dict.fromkeys([*lines, *narrowed]), ""])
 
 
 @cache
 def runtime_text() -> str:
     """The text of the functions."""
-    parts = (helpers.helpers(), memory_code.memory_code(), call_code.call_code(), target_code.target_code())
-    return "\n".join([helpers.accessors(), *parts, gates.gate_code(), collectives.permute_code()])
+    parts = (
+        helpers.helpers(),
+        memory_code.memory_code(),
+        traffic_code.traffic_code(),
+        access_code.access_code(),
+        call_code.call_code(),
+        target_code.target_code(),
+        gates.gate_code(),
+        collectives.permute_code(),
+        interpreter.interpreter(),
+    )
+    return "\n".join([helpers.accessors(), *parts])
+
+
+RUN = "ptxkit_run"
+"""The function that executes a function of a kernel: (context, its records) -> status."""
 
 
 @cache
 def exported() -> tuple[str, ...]:
-    """The names of the functions that other modules call."""
-    declared = (helpers, memory_code, call_code, target_code, gates, collectives)
-    lines = "".join(part.declarations() for part in declared).splitlines()
+    """The names of the functions that forms and Python call."""
+    lines = "".join(part.declarations() for part in (memory_code, access_code, collectives)).splitlines()
     names = [line.partition("@")[2].partition("(")[0] for line in lines]
-    return tuple(name for name in names if name.startswith("ptxkit_"))
+    return (RUN, *(name for name in names if name.startswith("ptxkit_")))

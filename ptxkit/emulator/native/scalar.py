@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW
 from ptxkit.emulator.native.rounded import Rounded, flushed
@@ -24,6 +25,7 @@ HOST_NAN = {32: 0xFFC0_0000, 64: 0xFFF8_0000_0000_0000}
 CANONICAL = {32: 0x7FFF_FFFF, 64: 0x7FFF_FFFF_FFFF_FFFF}
 
 
+@cache
 def emitter(opcode: str) -> Emit | None:
     """What writes the code of an opcode; None without one."""
     for pattern, make in _RULES:
@@ -404,7 +406,8 @@ def _mov(_: re.Match[str]) -> Emit:
     return lambda t, v: [v[0]]
 
 
-def packing(sources: Sequence[int], destinations: Sequence[int]) -> Emit | None:
+@cache
+def packing(sources: tuple[int, ...], destinations: tuple[int, ...]) -> Emit | None:
     """mov between a register and the elements of a vector; the numbers are widths in bits."""
     if len(sources) == 1 and sum(destinations) == sources[0]:
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.native.context import NOWHERE
-from ptxkit.emulator.native.program import NativeFunction
+from ptxkit.emulator.native.operands import Places
 from ptxkit.emulator.native.text import LANES
 from ptxkit.emulator.simt.threads import Frame, Registers
 
@@ -25,9 +25,8 @@ class Storage:
         bytes: of all rows. views: by register, in the wave's shape. current: what the frame has of them.
     """
 
-    def __init__(self, function: NativeFunction, shape: tuple[int, int, int]) -> None:
+    def __init__(self, places: Places, shape: tuple[int, int, int]) -> None:
         ctas, warps, _ = shape
-        places = function.places
         self.bytes = np.full(ctas * warps * places.row_bytes, POISON, np.uint8)
         self.views: list[Lanes] = []
         for k, t in enumerate(places.code.register_types):
@@ -38,8 +37,19 @@ class Storage:
                 view[...] = True
             self.views.append(view)
         self.current: Registers = [None] * len(self.views)
+        self._places = places
+        self._rows: dict[tuple[int, np.dtype], NDArray[np.generic]] = {}
         self.address = address_of(self.bytes)
         self.constants = np.zeros(max(1, len(places.frame)), np.int64)
+
+    def rows(self, k: int, dtype: np.dtype) -> NDArray[np.generic]:
+        """A register as a type of its width, (warps of the wave, 32)."""
+        found = self._rows.get((k, dtype))
+        if found is None:
+            offset, step = self._places.offsets[k], self._places.row_bytes
+            shape = (len(self.bytes) // step, LANES)
+            found = self._rows[k, dtype] = np.ndarray(shape, dtype, self.bytes, offset, (step, dtype.itemsize))
+        return found
 
     def take(self, frame: Frame, touched: tuple[int, ...]) -> None:
         """Let the frame's registers be in this storage."""

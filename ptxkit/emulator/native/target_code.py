@@ -7,7 +7,7 @@ from ptxkit.emulator.native.context import Field
 _TEXT = """
 ; the number in %table of the first address that an active lane calls, times two, plus one if others call another function;
 ; -2 for none. TAKEN has the lanes that call it
-define i64 @ptxkit_pick(ptr %C, i64 %offset, i64 %row_bytes, ptr %table, i64 %n) noinline {
+define internal i64 @pick(ptr %C, i64 %offset, i64 %row_bytes, ptr %table, i64 %n) noinline {
 entry:
   %rows = call i64 @field(ptr %C, i64 {ACTIVE_ROWS})
   %row = call ptr @array(ptr %C, i64 {ROW})
@@ -68,7 +68,7 @@ found:
 }
 
 ; of the active lanes, those in TAKEN become the active ones
-define void @ptxkit_narrow(ptr %C) noinline {
+define internal void @narrow(ptr %C) noinline {
 entry:
   %rows = call i64 @field(ptr %C, i64 {ACTIVE_ROWS})
   %active_row = call ptr @array(ptr %C, i64 {ACTIVE_ROW})
@@ -110,11 +110,3 @@ def target_code() -> str:
     for field in Field:
         text = text.replace("{" + field.name + "}", str(int(field)))
     return text
-
-
-def declarations() -> str:
-    """Declarations of these functions, for code that calls them."""
-    return """
-declare i64 @ptxkit_pick(ptr, i64, i64, ptr, i64)
-declare void @ptxkit_narrow(ptr)
-"""

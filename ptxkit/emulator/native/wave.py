@@ -18,9 +18,10 @@ from ptxkit.emulator.native.context import NOWHERE, Field, Request, Status
 from ptxkit.emulator.native.counts import Counts
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.handover import Handover
-from ptxkit.emulator.native.machine_code import CALLBACK, is_installed
+from ptxkit.emulator.native.machine_code import CALLBACK, is_installed, was_compiled
 from ptxkit.emulator.native.memory_table import MemoryTable
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
+from ptxkit.emulator.native.pure import compute
 from ptxkit.emulator.native.storage import Storage, address_of
 from ptxkit.emulator.native.text import LANES
 from ptxkit.emulator.native.warps import Warps
@@ -32,15 +33,15 @@ from ptxkit.isa.model import Instruction
 if TYPE_CHECKING:
     from ptxkit.emulator.native.host import HostWave
 
-HOT = 16
+HOT = 4
 """Executions of a block after which it is worth compiling."""
 
-AFTER_S = 0.2
+AFTER_S = 0.12
 """Seconds of the thread's processor time that a wave must have taken before anything is compiled, so that short launches never
 pay for LLVM."""
 
 KNOWN_AFTER_S = 0.02
-"""The same for functions of which machine code is probably in the cache: to load it takes a few hundredths of a second."""
+"""The same if the cache has what all machine code consists of: to load it takes a few hundredths of a second."""
 
 WHOLE = 2000
 """Instructions of a function that is compiled as a whole; of larger ones, the blocks that are executed often are."""
@@ -121,7 +122,7 @@ class NativeWave:
         """Compile the blocks of a function that have been executed often, once that is likely to pay."""
         began = time.thread_time()
         spent = began - self.began - self.compiled_s
-        if spent < KNOWN_AFTER_S or (spent < AFTER_S and not self.program.was_compiled(code)) or spent < self.compiled_s:
+        if spent < KNOWN_AFTER_S or (spent < AFTER_S and not was_compiled()) or spent < self.compiled_s:
             return False
         usable = self._usable(code)
         if sum(len(b.instructions) for b in usable) > WHOLE:
@@ -166,7 +167,7 @@ class NativeWave:
         c[Field.STORED] = c[Field.TICKS] = c[Field.LEVEL] = 0
         c[Field.LOCAL_BASE] = frame.local_base
         self.frames.begin(frame, function)
-        status = function.compiled.run(self.context)
+        status = self.program.run(self.context, function)
         storage.give(frame, function.written)
         wave.ticks += int(c[Field.TICKS])
         if c[Field.STORED]:
@@ -182,16 +183,21 @@ class NativeWave:
         """Where memory is."""
         c, wave = self.c, self.wave
         self.table.refresh(c, wave)
-        check = None if wave.instrumentation is None else wave.instrumentation.check
+        self._locate_stack()
         c[Field.REGISTERS] = storage.address
         c[Field.BLOCKS] = address_of(self.warps.standing)
-        c[Field.LOCAL] = address_of(wave.local)
-        c[Field.LOCAL_BYTES] = wave.local.shape[1]
-        c[Field.UNDEFINED] = 0 if check is None or not check.has_stack else address_of(check.local_marks())
         for name, n in self.program.places[frame.function.entry].frame.items():
             offset = frame.function.frame_offsets.get(name)
             storage.constants[n] = frame.local_base + offset if offset is not None else frame.bindings.get(name, -1)
         c[Field.FRAME] = address_of(storage.constants)
+
+    def _locate_stack(self) -> None:
+        """Where local memory is, and which of it is undefined: numpy makes both when they are first needed."""
+        c, wave = self.c, self.wave
+        check = None if wave.instrumentation is None else wave.instrumentation.check
+        c[Field.LOCAL] = address_of(wave.local)
+        c[Field.LOCAL_BYTES] = wave.local.shape[1]
+        c[Field.UNDEFINED] = 0 if check is None or not check.has_stack else address_of(check.local_marks())
 
     # -- callbacks ---------------------------------------------------------------------------------------------------
 
@@ -202,13 +208,26 @@ class NativeWave:
                 self.frames.provide(self.program.codes[number], first)
                 return 0
             level = int(self.c[Field.LEVEL])
+            if request == Request.SEGMENT and self._compute(level, number, first):
+                return 0
             frame = self.frames.at(level)
-            if request == Request.BUILTIN:
-                return self._by_driver(frame, number)
-            return self._segment(frame, number, first)
+            answer = self._by_driver(frame, number) if request == Request.BUILTIN else self._segment(frame, number, first)
+            self._locate_stack()
+            return answer
         except BaseException as error:  # noqa: BLE001  raised again when machine code has returned
             self.error = error
             return 1
+
+    def _compute(self, level: int, number: int, first: int) -> bool:
+        """Execute a segment of pure instructions; false for other segments. The registers that it reads are defined."""
+        function, storage = self.frames.storage_at(level)
+        found = function.pure(number)
+        if found is None:
+            return False
+        c, warps, count = self.c, self.warps, int(self.c[Field.ACTIVE_ROWS])
+        c[Field.STEPS] = max(0, int(c[Field.STEPS]) - NUMPY_STEPS)
+        compute(found, storage, warps.row[warps.active_row[first:count]], warps.active_mask[first:count])
+        return True
 
     def _by_driver(self, frame: Frame, index: int) -> int:
         """The active lanes call a function that the driver provides."""

@@ -65,6 +65,12 @@ class MemoryState(Protocol):
     def slice(self, address: int, nbytes: int) -> Bytes:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.slice`."""
 
+    def starting_at(self, addresses: Sequence[int]) -> list[Allocation | None]:
+        """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.starting_at`."""
+
+    def free_all(self, addresses: Sequence[int]) -> None:
+        """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.free_all`."""
+
     def free(self, address: int) -> None:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.free`."""
 
