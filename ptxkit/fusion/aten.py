@@ -42,7 +42,7 @@ CASTS = ("to", "to_copy", "type_as", "float", "half", "bfloat16")
 FILLED = ("zeros", "ones", "full", "empty")
 CONSTANTS = (*(f"{name}_like" for name in FILLED), *(f"new_{name}" for name in FILLED))
 """Tensors that depend on the shape of another only."""
-POINTWISE = ("where", "rsub", "masked_fill")
+POINTWISE = ("where", "rsub", "masked_fill", "and", "or", "xor")
 """Functions of elements of which torch does not say in all forms that they are."""
 IGNORED = ("memory_format", "layout", "device", "pin_memory", "non_blocking", "copy", "inplace")
 """Arguments that do not change the values of a result."""
@@ -75,13 +75,15 @@ class Call:
     """A call of an operation, with its arguments by the names of its schema.
 
     Attributes:
-        word: the name of the operation without namespace and overload. name: of the result.
+        word: the name of the operation without namespace and overload. target: with them. name: of the result.
         results: shape and dtype of each result, and whether the call returns them as a tuple.
         pointwise: whether torch says that it is element by element.
     """
 
-    def __init__(self, word: str, name: str, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        self.word, self.name = word, name
+    def __init__(
+        self, word: str, name: str, arguments: Mapping[str, Any], defaults: Mapping[str, Any], target: str
+    ) -> None:
+        self.word, self.name, self.target = word, name, target
         self._arguments = {**defaults, **arguments}
         self._defaults = dict(defaults)
         self._taken: set[str] = set()
@@ -326,6 +328,9 @@ def _addmm(call: Call, values: Values) -> Any:
     if call.take("beta", 1) != 1 or call.take("alpha", 1) != 1:
         raise Unknown
     call.done()
+    if values.shape(added) == (values.shape(b)[1],):
+        w = values.part(call, "weight", "permute", b, axes=[1, 0])
+        return values.add(call, "linear", a, w, added, dtype=call.dtype)
     product = values.part(call, "product", "matmul", a, b, dtype=call.dtype)
     return values.add(call, "add", product, added, dtype=call.dtype)
 

@@ -344,6 +344,16 @@ def _of_scaled_queries() -> Iterator[Op]:
         yield op("matmul", scaled, Swapped(k))
 
 
+def _rms_normalized(x: In, gamma: In) -> Iterator[Op]:
+    """RMS normalization, written as its parts: in the type of x, or in f32 with x converted once, before both uses or one."""
+    wide = op("cast", x)
+    for first, second in ((x, x), (wide, wide), (wide, x)):
+        inverse = op("rsqrt", op("add", op("mean", op("square", first)), value=Param("eps")))
+        normalized = op("multiply", second, inverse)
+        yield op("multiply", normalized, gamma)
+        yield op("multiply", op("cast", normalized), gamma)
+
+
 def _with_bias(x: Op | In, bias: In) -> list[Op]:
     """A product with a bias, in one operation or in two."""
     return [op("linear", x, In("w"), bias), op("add", op("linear", x, In("w")), bias)]
@@ -406,6 +416,8 @@ def _kernels() -> Iterator[Kernel]:
         yield Kernel((root,), _rows("layernorm", ("x",), ("gamma", "beta"), activation=name))
     yield Kernel((op("quantize_rows", norm),), _rows("layernorm_quantize", ("x",), ("gamma", "beta"), quantized=True))
     yield Kernel((op("rmsnorm", x, gamma, **eps),), _rows("rmsnorm", ("x",), ("gamma",)))
+    for root in _rms_normalized(x, gamma):
+        yield Kernel((root,), _rows("rmsnorm", ("x",), ("gamma",)))
     yield Kernel((op("l2norm", x, **eps),), _rows("fused_l2norm", ("x",), only="f32"))
     yield Kernel((op("softmax", x),), _rows("softmax", ("x",)))
     yield Kernel((op("dropout", op("softmax", x), p=Param("p")),), _rows("softmax", ("x",)))

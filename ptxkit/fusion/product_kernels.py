@@ -46,6 +46,7 @@ def _roots(scale: str, bias: bool, activation: str, residual: bool) -> Iterator[
     a, b, added = In("a"), In("b"), In("bias")
     products: list[tuple[Op, str]] = [
         (op("linear", a, b), "tn"),
+        (op("linear", a, Swapped(b)), "tt"),
         (op("matmul", a, b), "tt"),
         (op("matmul", a, b, transpose_b=True), "tn"),
         (op("matmul", a, Swapped(b)), "tn"),
@@ -57,7 +58,7 @@ def _roots(scale: str, bias: bool, activation: str, residual: bool) -> Iterator[
             scaled = op("multiply", scaled, In(name))
         biased = [op("add", scaled, added)] if bias else [scaled]
         if bias and not order and found.kind == "linear":
-            biased.append(op("linear", a, b, added))
+            biased.append(op("linear", a, b if layout == "tn" else Swapped(b), added))
         for last in biased:
             root = last if activation == "none" else op(activation, last)
             yield (op("add", root, In("residual")) if residual else root), layout

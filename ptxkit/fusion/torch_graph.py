@@ -84,24 +84,27 @@ class _Capture:
         several = isinstance(value, (tuple, list))
         if not several and not hasattr(value, "dtype"):
             return None  # sizes, symbols, assertions
-        schema = getattr(node.target, "_schema", None)
-        if schema is None:
-            raise UsageError(f"the module uses {node.target}, which is not known here; describe the graph in JSON instead")
-        call = self._described(node, schema.arguments, list(value) if several else [value])
+        call = self._described(node, list(value) if several else [value])
         if not call.tensors or call.word in CONSTANTS:
             return Named(self.builder.input(node.name, *_facts(value)))  # constants, such as arange and full
-        found = self._translated(call, str(node.target))
+        found = self._translated(call)
         return tuple(map(Named, found)) if isinstance(found, tuple) else (Named(found),) if several else Named(found)
 
-    def _described(self, node: Any, parameters: Any, results: list[Any]) -> Call:
+    def _described(self, node: Any, results: list[Any]) -> Call:
         """The call of a node, with the names of tensors in place of nodes."""
         import torch
 
-        defaults = {p.name: p.default_value if p.has_default_value() else None for p in parameters}
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:  # a function of torch that is no operation, such as those of vmap
+            target = getattr(node.target, "__name__", str(node.target))
+            word, defaults = target, {f"argument{i}": None for i in range(len(node.args))}
+        else:
+            target = str(node.target).removesuffix(".default")
+            word = str(node.target).split(".")[1].strip("_")  # in-place and internal forms compute the same
+            defaults = {p.name: p.default_value if p.has_default_value() else None for p in schema.arguments}
         given = dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
         arguments = {name: self._value(value) for name, value in given.items()}
-        word = str(node.target).split(".")[1].strip("_")  # in-place and internal forms compute the same
-        call = Call(word, node.name, arguments, defaults)
+        call = Call(word, node.name, arguments, defaults, target)
         call.results = [_facts(result) for result in results]
         tagged = torch.Tag.pointwise in getattr(node.target, "tags", ()) or word in POINTWISE
         call.pointwise = tagged and len(results) == 1
@@ -112,7 +115,7 @@ class _Capture:
             return [self._value(item) for item in value]
         return self.values.get(value) if hasattr(value, "op") else value
 
-    def _translated(self, call: Call, target: str) -> Any:
+    def _translated(self, call: Call) -> Any:
         before = len(self.builder.operations)
         with suppress(Unknown, UsageError):
             found = translated(call, self)
@@ -125,13 +128,13 @@ class _Capture:
                 return self.builder.operation(
                     "pointwise", *call.tensors, name=call.name, function=call.word, dtype=call.dtype
                 )
-        self.unknown[target.removesuffix(".default")] = None
+        self.unknown[call.target] = None
         shapes, dtypes = zip(*call.results, strict=True)
         tensors = list(dict.fromkeys(call.tensors))
         try:
             return self.builder.operation("other", *tensors, name=call.name, shapes=shapes, dtypes=dtypes, what=call.word)
         except UsageError as error:
-            raise UsageError(f"{target}: {error}; describe the graph in JSON instead") from None
+            raise UsageError(f"{call.target}: {error}; describe the graph in JSON instead") from None
 
     # what a translation needs, see Values
 

@@ -117,7 +117,29 @@ def sublayer(g, i):
     g.add(i("residual", M, N), g.gelu(g.linear(normalized, i("w", N, K), i("bias", N))))
 
 
+def rms_parts(g, i, dtype, before, in_both):
+    """RMS normalization in its parts, in f32 from the conversion of x on."""
+    x, gamma = i("x", R, C), i("gamma", C)
+    first = g.cast(x, dtype="f32", name="wide") if before else x
+    inverse = g.rsqrt(g.add(g.mean(g.square(first)), value=1e-2))
+    y = g.multiply(first if in_both else x, inverse, name="normalized", dtype="f32" if before else dtype)
+    g.multiply(gamma, g.cast(y, dtype=dtype, name="narrow") if before else y, name="y", dtype=dtype)
+
+
+def scaled_queries(g, i, divided=False, permuted=False):
+    q, k = i("query", B, H, Q, D), i("key", B, H, T, D)
+    q = g.divide(q, value=1 / SCALE) if divided else g.multiply(q, value=SCALE)
+    s = g.matmul(q, g.permute(k, axes=[0, 1, 3, 2])) if permuted else g.matmul(q, k, transpose_b=True)
+    g.matmul(g.softmax(s), i("value", B, H, T, D), name="values")
+
+
 CASES = {
+    "rms_parts": ("rmsnorm", "f32", lambda g, i: rms_parts(g, i, "f32", False, False)),
+    "rms_parts_wide": ("rmsnorm", "bf16", lambda g, i: rms_parts(g, i, "bf16", True, True)),
+    "rms_parts_one_wide": ("rmsnorm", "f16", lambda g, i: rms_parts(g, i, "f16", True, False)),
+    "attention_scaled_queries": ("attention", "bf16", scaled_queries),
+    "attention_divided_queries": ("attention", "f16", lambda g, i: scaled_queries(g, i, divided=True)),
+    "attention_permuted_keys": ("attention", "bf16", lambda g, i: scaled_queries(g, i, permuted=True)),
     "swiglu": ("swiglu", "f32", lambda g, i: g.multiply(g.silu(i("gate", R, C)), i("up", R, C))),
     "add_gelu": ("add_activation", "f16", lambda g, i: activation(g, i, "gelu")),
     "add_silu": ("add_activation", "bf16", lambda g, i: activation(g, i, "silu")),
