@@ -27,6 +27,10 @@ LAUNCHES = Advice(
     r"undefined|cudaGraphSetConditional|cudaGraphLaunch",
     "launch the kernel from the host: the device runtime (cudadevrt) that device-side launches need is not linked",
 )
+LINKING = Advice(
+    r"Unresolved extern (function|variable)|Undefined reference to|Unresolved symbol",
+    "another source defines the function or variable; link both: ptxkit.compile([FILE, OTHER])",
+)
 TEXTURES = Advice(
     r'"texture" (is undefined|is not a template)|no instance of overloaded function "(tex[123]D|tex2D\w*|tex1D\w*|'
     r'surf[123]D\w*|texCubemap\w*)"|texture references?',
@@ -37,7 +41,7 @@ TEXTURES = Advice(
 def advised(error: CompileError) -> CompileError:
     """The error, with what to do about it where that is known."""
     log = error.log or str(error)
-    fixes = [advice.fix for advice in (LAUNCHES, TEXTURES) if re.search(advice.pattern, log)]
+    fixes = [advice.fix for advice in (LAUNCHES, LINKING, TEXTURES) if re.search(advice.pattern, log)]
     absent = re.findall(r'cannot open source file "([^"]+)"', log)
     fixes += [f"pip install {wheel}" for name in absent if (wheel := wheel_of(name))]
     fixes = [fix for fix in dict.fromkeys(fixes) if fix not in str(error)]

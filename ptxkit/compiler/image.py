@@ -105,14 +105,25 @@ class Image:
     def _hint(self, name: str) -> str:
         from difflib import get_close_matches
 
+        from ptxkit.compiler.templates import templates
+
         if not self.functions:
             return "; it has no kernels (a template counts once it is instantiated)"
         bases = {mangled: base_name(mangled) for mangled in self.functions}
         plain = base_name(re.split("[<(]", _normal(name))[0].rpartition("::")[2])
+        if parameters := dict(templates(self._text())).get(plain):
+            return f"; it is a template, which is named with its arguments: '{plain}<...>' for <{parameters}>"
         near = get_close_matches(plain, set(bases.values()), n=3, cutoff=0.6)
         if near:
             return f"; did you mean {self._listed([m for m, base in bases.items() if base in near])}?"
         return f"; it has {self._listed(list(self.functions))}"
+
+    def _text(self) -> str:
+        """The source, as far as it is known and a file."""
+        try:
+            return self.expanded or Path(self.sources[0]).read_text(encoding="utf-8", errors="replace")
+        except (IndexError, OSError):
+            return ""
 
     def _listed(self, mangled: list[str]) -> str:
         return ", ".join(sorted(self.distinct_names(mangled).values()))

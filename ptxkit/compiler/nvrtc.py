@@ -16,6 +16,7 @@ from ptxkit.compiler.nvrtc_process import NvrtcError, compile_program
 from ptxkit.compiler.request import Request, defined_macros, request
 from ptxkit.compiler.sources import is_path
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError
+from ptxkit.isa.mangled import base_name
 from ptxkit.targets import Target
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def _failure(request: Request, log: str, ptx: str, status: str) -> PtxkitError:
     if "invalid value for --gpu-architecture" in log:
         return toolkit.unknown_target(toolkit.nvrtc(), request.target.name, "nvidia-cuda-nvrtc")
     sources = diagnostics.SourceText({request.name: request.text})
-    found = [*_front_end(request, log, sources), *ptxas.read(log, ptx, request.target, sources)]
+    found = [*_front_end(request, log, sources), *ptxas.read(log, ptx, request.target, sources, demangle=base_name)]
     return diagnostics.failure(found, _shown_name(request), log or status)
 
 

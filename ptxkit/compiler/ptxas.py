@@ -17,7 +17,8 @@ from ptxkit.compiler.image import FunctionResources
 from ptxkit.targets import Target
 
 _PTXAS = re.compile(
-    r"^(?:ptxas|nvJitLink)\s*(?:.*?, line (?P<line>\d+);)?\s*(?P<severity>error|fatal|warning|info)\s*:\s*(?P<message>.*)$"
+    r"^[\s\0]*(?:ptxas|nvJitLink)\s*(?:.*?, line (?P<line>\d+);)?\s*(?P<severity>error|fatal|warning|info)\s*:\s*"
+    r"(?P<message>.*)$"
 )
 _PTXAS_NOISE = re.compile(
     r"Ptx assembly aborted due to errors|Compile time|^\d+ bytes gmem|^Used |^Compiling|^Function prop"
@@ -25,6 +26,9 @@ _PTXAS_NOISE = re.compile(
 _ADVICE = re.compile(r"^\((?P<code>C7\d+)\)\s*(?P<text>.*)")
 _AROUND = re.compile(r" in around line (\d+)(?: by compiler)?")
 _MIXED_GROUPS = re.compile(r"Function '(?P<name>[^']+)' uses single CTA\(\.cta_group::1\) and CTA pair")
+_TOO_MUCH_SHARED = re.compile(
+    r"function '(?P<name>[^']+)' uses too much shared data \((?P<used>0x[0-9a-f]+) bytes, (?P<most>0x[0-9a-f]+) max"
+)
 _IN_FUNCTION = re.compile(r"function '([^']+)'")
 _STACK_SIZE = re.compile(r"Stack size for entry function '(?P<entry>[^']+)' cannot be statically determined")
 
@@ -63,7 +67,7 @@ def read(
             place = _place(other, ptx, file) if other else ""
             notes = (f"the other .cta_group at {place}: {lines[other - 1].strip()}",) if place else ()
         instruction = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        message = explain.explain(message, instruction, target) or message
+        message = explain.explain(message, instruction, target) or _too_much_shared(message, demangle) or message
         if not file:
             d = _located(severity, message, number, instruction, ptx, sources)
             found.append(replace(d, notes=(*d.notes, *notes)))
@@ -113,6 +117,15 @@ def _mixed_groups(name: str, lines: list[str]) -> tuple[int, int]:
         elif found and found[1] != group:
             return number, first
     return 0, 0
+
+
+def _too_much_shared(message: str, demangle: Callable[[str], str]) -> str:
+    """The error about static shared memory with its sizes in bytes; "" for another message."""
+    found = _TOO_MUCH_SHARED.search(message)
+    if found is None:
+        return ""
+    used, most = (int(found[name], 16) for name in ("used", "most"))
+    return f"{demangle(found['name'])} has {used:,} bytes of static shared memory; at most {most:,} are possible: use less"
 
 
 def _place(number: int, ptx: str, file: str) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from ptxkit.compiler.image import Image, without_comments
+from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
+from ptxkit.compiler.templates import templates
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Module
@@ -24,11 +25,6 @@ from ptxkit.workload.inputs import dtype_of
 
 EXAMPLE_ELEMENTS = 1024
 EXAMPLE_BLOCK = 256
-
-_TEMPLATE = re.compile(
-    r"template\s*<(?P<parameters>[^;{}]*?)>\s*(?:static\s+|inline\s+)*__global__[^;{}]*?\bvoid\b"
-    r"(?:\s+__launch_bounds__\s*\([^;{}]*?\))?\s+(?P<name>\w+)\s*\("
-)
 
 
 @dataclass(frozen=True)
@@ -213,12 +209,6 @@ def compile_file(path: Path, target: Target | None, given: CompileOptions = Comp
     if not image.functions:
         raise UsageError(f"{path} has no kernels{_template_hint(path)}")
     return CompiledFile(path, image, given)
-
-
-def templates(text: str) -> list[tuple[str, str]]:
-    """(name, template parameters) of the kernel templates that a source defines."""
-    bare = without_comments(text)
-    return [(m["name"], " ".join(m["parameters"].split())) for m in _TEMPLATE.finditer(bare)]
 
 
 def _template_hint(path: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from ptxkit.compiler.advice import LAUNCHES, TEXTURES
+from ptxkit.compiler.advice import LINKING as UNRESOLVED
 from ptxkit.compiler.host_code.headers import wheel_of
 
 LINKING = "separate compilation"
@@ -165,8 +166,8 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], Reason]], ...] = (
         _fixed("dynamic parallelism", LAUNCHES.fix),
     ),
     (
-        r"Unresolved extern (function|variable)|Undefined reference to|Unresolved symbol",
-        _fixed(LINKING, "another source defines the function or variable; link both: ptxkit.compile([FILE, OTHER])"),
+        UNRESOLVED.pattern,
+        _fixed(LINKING, UNRESOLVED.fix),
     ),
     (
         TEXTURES.pattern,

@@ -23,9 +23,9 @@ from ptxkit.compiler.host_code.headers import LIBRARIES
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.request import request
+from ptxkit.compiler.templates import templates
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
-from ptxkit.source_run.entries import templates
 from ptxkit.source_run.survey_macros import hint_of_macro
 from ptxkit.source_run.survey_parts import reason_of_part
 from ptxkit.source_run.survey_reasons import (

@@ -7,7 +7,7 @@ import pytest
 
 from ptxkit.compiler import compile_source, front_end
 from ptxkit.compiler.diagnostics import Diagnostic, SourceText, caret
-from ptxkit.errors import CompileError
+from ptxkit.errors import CompileError, MissingKernelError
 
 HEADER = """#pragma once
 __device__ inline void bad(int x) {
@@ -234,3 +234,20 @@ def test_a_launch_hears_of_its_own_stack_size_only():
     log = "\n".join([sizes[0], "warning: variable 'x' was declared but never referenced", sizes[1]])
     assert concerning(log, "a").splitlines() == log.splitlines()[:2]
     assert concerning(log, "c").splitlines() == log.splitlines()[1:2]
+
+
+def test_too_much_static_shared_memory_is_one_line_in_bytes():
+    text = "__global__ void k(int* x) { __shared__ int s[100000]; s[threadIdx.x] = 1; __syncthreads(); *x = s[*x]; }\n"
+    with pytest.raises(CompileError, match=r"error: k has 400,000 bytes of static shared memory; at most [\d,]+ are possible"):
+        compile_source(text, target="sm_90a")
+
+
+def test_a_function_of_another_source_is_named_with_the_fix():
+    with pytest.raises(CompileError, match=r"Unresolved extern function.*link both: ptxkit\.compile"):
+        compile_source("extern __device__ int f(int);\n__global__ void k(int* x) { *x = f(*x); }\n", target="sm_90a")
+
+
+def test_a_template_is_named_with_its_arguments():
+    image = compile_source("__global__ void k() {}\ntemplate <int N> __global__ void t() {}\nint main() {}\n", target="sm_90a")
+    with pytest.raises(MissingKernelError, match=r"no kernel 't'; it is a template.*'t<\.\.\.>' for <int N>"):
+        image.entry("t")

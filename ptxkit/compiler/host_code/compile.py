@@ -27,6 +27,7 @@ from ptxkit.compiler.host_code.headers import (
     library_type,
     wheel_of,
 )
+from ptxkit.compiler.host_code.opaque_types import CLASSES, TEMPLATES
 from ptxkit.compiler.image import Image, shorten
 from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.request import Request, defined_macros
@@ -321,6 +322,11 @@ def _explained(error: CompileError, found: Extraction) -> CompileError:
     hints = _left_out(error.log or str(error), found)
     if any("/thrust/" in file or '"thrust' in message for file, _, _, message in _places(error)):
         hints.append(OF_THRUST)
+    hints += [
+        f"std::{name} is a type of the host, which device code cannot make: use arrays and the types of cuda::std"
+        for name in dict.fromkeys(re.findall(r'"std::(\w+)', error.log or str(error)))
+        if name in CLASSES or name in TEMPLATES
+    ]
     absent = found.not_found
     if absent:
         wheels = [f"pip install {wheel}" for name in absent if (wheel := wheel_of(name))]
