@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ptxkit.compiler import child, toolkit
-from ptxkit.compiler.image import FunctionResources, Image, entry_names, shorten, without_comments
+from ptxkit.compiler.comments import without_comments
+from ptxkit.compiler.image import FunctionResources, Image, entry_names, shorten
 from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxSyntaxError, UnavailableError
 from ptxkit.targets import TARGETS, Target

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ptxkit.compiler.comments import without_comments
+from ptxkit.compiler.templates import templates
 from ptxkit.errors import MissingKernelError
 from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature, template_list
 
@@ -105,8 +107,6 @@ class Image:
     def _hint(self, name: str) -> str:
         from difflib import get_close_matches
 
-        from ptxkit.compiler.templates import templates
-
         if not self.functions:
             return "; it has no kernels (a template counts once it is instantiated)"
         bases = {mangled: base_name(mangled) for mangled in self.functions}
@@ -150,11 +150,6 @@ def _spellings(mangled: str) -> tuple[str, ...]:
 def entry_names(ptx: str) -> list[str]:
     """Names of the ``.entry`` functions of a PTX text, in order."""
     return re.findall(r"\.entry\s+([\w$%.]+)", without_comments(ptx))
-
-
-def without_comments(ptx: str) -> str:
-    """The text with comments blanked and every line still on its number."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), ptx, flags=re.DOTALL)
 
 
 def _normal(name: str) -> str:

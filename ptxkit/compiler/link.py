@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ptxkit.compiler.assemble import assemble, run_nvjitlink
-from ptxkit.compiler.image import Image, shorten, without_comments
+from ptxkit.compiler.comments import without_comments
+from ptxkit.compiler.image import Image, shorten
 from ptxkit.compiler.nvrtc import compile_request, shortened, without_host_code
 from ptxkit.compiler.request import Request, request
 from ptxkit.errors import CompileError, UsageError

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ptxkit.compiler.image import without_comments
+from ptxkit.compiler.comments import without_comments
 from ptxkit.inspect.advice import Finding, findings
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.classes import Mix, group_of, mix, ptx_mix

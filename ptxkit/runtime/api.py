@@ -132,7 +132,7 @@ def _check_macros(defines: object) -> None:
 
 
 def _is_ptx(source: str | os.PathLike[str]) -> bool:
-    from ptxkit.compiler.image import without_comments
+    from ptxkit.compiler.comments import without_comments
     from ptxkit.compiler.sources import is_path
 
     if not isinstance(source, (str, os.PathLike)):
