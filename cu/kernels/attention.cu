@@ -11,6 +11,8 @@
 //     that the tensor cores have work while the exponentials of a tile are computed; and with PING_PONG: two warpgroups
 //     issue products one after the other, so that one computes exponentials while the other one multiplies.
 // 5. Persistent CTAs, in an order in which long rows of the causal mask come first.
+// 6. `attention_dynamic`: persistent CTAs that take the next tile from a counter when they have room for its queries, those
+//     with most keys of several heads first.
 //
 // Sources: Dao et al., "FlashAttention" (2022); Dao, "FlashAttention-2" (2023); Shah et al., "FlashAttention-3" (2024).
 #include "ptxkit/attention/mma_tiles.cuh"
@@ -321,12 +323,16 @@ struct Consumer {
     }
 };
 
-// Work items `blockIdx.x`, `blockIdx.x + gridDim.x`, ... of `tiles` tiles for each of `heads` heads of each sequence.
-template <class T, class Tile, bool CAUSAL>
-__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_specialized(
-    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-    const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, int tiles, int sequences, float scale) {
+// The body of both kernels: `tiles` tiles of queries for each of `heads` heads of each sequence. Without `next`, work items
+// `blockIdx.x`, `blockIdx.x + gridDim.x`, ... With DYNAMIC, the first of these, and then those that the counter `next` gives
+// out, in sections of `section` heads (AttentionWork). The producer takes a work item when it loads the queries of the one
+// before, and passes it to the consumers together with its queries. The counter is 0 before and after the launch: the CTAs
+// take as many numbers as there are work items, the last of each is beyond them, and atomicInc begins with 0 after these.
+template <class T, class Tile, bool CAUSAL, bool DYNAMIC>
+__device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, T* o,
+                                       float* lse, const int* q_starts, const int* k_starts, int tokens, int heads,
+                                       int kv_heads, int tiles, int sequences, float scale, unsigned* next = nullptr,
+                                       unsigned section = 1) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
     constexpr int REGISTERS = Tile::REGISTERS, tile_bytes = Tile::tile_bytes;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
@@ -351,19 +357,28 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_spec
     follow_previous_grid();
 
     const unsigned works = unsigned(tiles) * heads * sequences;
+    __shared__ unsigned taken;  // with DYNAMIC, the work item whose queries are in shared memory; `works` after the last one
+    auto work_at = [&](unsigned index) {
+        if constexpr (DYNAMIC) return AttentionWork(index, tiles, heads, sequences, section, CAUSAL);
+        else return AttentionWork(index, tiles, heads, CAUSAL);
+    };
     Ring<STAGES> at;
     unsigned q_parity = 0;
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<CONSUMERS == 3 ? 32 : 24>();
         if (warp == 0 && elect_sync(all_lanes)) {
-            for (unsigned index = blockIdx.x; index < works; index += gridDim.x) {
-                const AttentionWork work(index, tiles, heads, CAUSAL);
+            unsigned following = 0;
+            auto after = [&](unsigned index) { return DYNAMIC ? following : index + gridDim.x; };
+            for (unsigned index = blockIdx.x; index < works; index = after(index)) {
+                if constexpr (DYNAMIC) following = gridDim.x + atomicInc(next, works - 1);
+                const AttentionWork work = work_at(index);
                 const Sequence sequence(q_starts, k_starts, work.sequence);
                 const int query = work.tile * BM;
                 if (query >= sequence.q_count) continue;
                 const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
                 const int kv_head = work.head / (heads / kv_heads);
                 mbarrier_wait(q_empty, q_parity ^ 1);
+                if constexpr (DYNAMIC) taken = index;
                 mbarrier_arrive_expect_tx(q_full, Tile::q_bytes);
                 for (int d = 0; d < D; d += 64) {
                     cp_async_bulk_tensor_3d_shared_global(q_tile + d / 64 * BM * 128, q_map, d, work.head,
@@ -388,14 +403,24 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_spec
                     at.advance();
                 }
             }
+            if constexpr (DYNAMIC) {
+                mbarrier_wait(q_empty, q_parity ^ 1);
+                taken = works;
+                mbarrier_arrive(q_full);
+            }
         }
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         const unsigned number = warp / 4 - 1;
         Consumer<T, Tile> consumer{q_tile + number * 64 * 128, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty,
                                    number};
-        for (unsigned index = blockIdx.x; index < works; index += gridDim.x) {
-            const AttentionWork work(index, tiles, heads, CAUSAL);
+        for (unsigned index = blockIdx.x; DYNAMIC || index < works; index += gridDim.x) {
+            if constexpr (DYNAMIC) {
+                mbarrier_wait(q_full, q_parity);
+                index = taken;
+                if (index == works) break;
+            }
+            const AttentionWork work = work_at(index);
             const Sequence sequence(q_starts, k_starts, work.sequence);
             const int query = work.tile * BM;
             if (query >= sequence.q_count) continue;
@@ -406,7 +431,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_spec
             consumer.softmax = OnlineSoftmax{scale};
 #pragma unroll
             for (float& sum : consumer.sums) sum = 0;
-            mbarrier_wait(q_full, q_parity);
+            if constexpr (!DYNAMIC) mbarrier_wait(q_full, q_parity);
             q_parity ^= 1;
             if (steps > 0) {
                 if (Tile::PING_PONG && number == 1) barrier_arrive(1, 256);  // the first warpgroup begins
@@ -425,4 +450,22 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_spec
             consumer.signal(q_empty);
         }
     }
+}
+
+template <class T, class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_specialized(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
+    int heads, int kv_heads, int tiles, int sequences, float scale) {
+    attend<T, Tile, CAUSAL, false>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, heads, kv_heads, tiles, sequences,
+                                   scale);
+}
+
+template <class T, class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_dynamic(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
+    int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section) {
+    attend<T, Tile, CAUSAL, true>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, heads, kv_heads, tiles, sequences,
+                                  scale, next, section);
 }

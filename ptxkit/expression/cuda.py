@@ -18,6 +18,8 @@ CPP_LOCALS = frozenset(
     """.split()
 )
 """Names that the generated kernels use themselves."""
+PREDEFINED = frozenset({"linux", "unix"})
+"""Macros of the compiler that are no upper-case words."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Source:
     def cpp(self, name: str) -> str:
         """The C++ name of an input."""
         clash = name in CPP_LOCALS or name.lower() in CPP_WORDS or name == self.name or name.startswith(self.name + "_")
+        clash |= name.isupper() or name in PREDEFINED  # macros, such as NULL and M_PI
         return f"{name}_" if clash or (name[0] == "t" and name[1:].isdigit()) else name
 
     def array(self, number: int) -> str:

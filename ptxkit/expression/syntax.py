@@ -27,6 +27,7 @@ RESERVED = frozenset(
     "out n rows cols dtype seed p threshold keep_scale rng self np torch ptxkit source name tolerance".split()
 )
 MOST_OPERATIONS = 200
+SMALLEST_F32 = 2.0**-149  # smaller literals are out of range in CUDA
 
 
 class Kind(Enum):
@@ -228,7 +229,7 @@ class _Reader:
             exact = float(number)
         except OverflowError:
             exact = math.inf
-        if not abs(exact) <= 3.4028234663852886e38:
+        if not abs(exact) <= 3.4028234663852886e38 or 0 < abs(exact) < SMALLEST_F32:
             raise self._error(node, "does not fit in a float")
         return self._add(Value("constant", (), Kind.SCALAR, number=exact))
 

@@ -35,6 +35,7 @@ def generated(directory, monkeypatch, formula, *options):
         ("exp(x - max(x)) / sum(exp(x - max(x)))", 5),
         ("(x - mean(x)) * rsqrt(mean(square(x - mean(x))) + eps) * gamma + beta", 9),
         ("k + i * v - T * out_", 4),
+        ("linux * NULL + M_PI", 2),  # macros
         ("a + b + c + d + e + f + g", 6),
         ("-x", 1),
     ],

@@ -103,6 +103,7 @@ def test_any_text_is_an_expression_or_one_line(text):
         ("True + x", "is not a number"),
         ("1j * x", "is not a number"),
         ("x + 1e39", "does not fit in a float"),
+        ("x + 1e-50", "does not fit in a float"),
         ("x + 1 / 0", "does not fit in a float"),
         ("x ** y", "has an exponent that is not a number"),
         ("x ** 0.3", "has an exponent other than"),

@@ -73,6 +73,35 @@ def test_late_copies_and_races(few_ctas, variant, completion):
     check(device, variant, batch=2, heads=1, q=140, k=200, d=64, causal=True, lengths="random")
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_from_a_counter_have_the_same_bits_in_every_launch(few_ctas, causal):
+    """No launch clears the counter, which is 0 again after each. Sequences without queries have tiles that do not exist."""
+    workload = Attention(batch=3, heads=2, q=300, k=300, d=64, causal=causal, lengths="empty")
+    case = execute.Case(workload, EmulatedDevice())
+
+    def results(variant, launches):
+        case.reset()
+        prepared = execute.prepare(case, workload.variant(variant))
+        for _ in range(launches):
+            prepared.launch()
+            assert case.array("next_tile").numpy().tolist() == [0]
+            yield case.outputs()["o"].view(np.uint16).copy()
+
+    (expected,) = results("step5_persistent", 1)
+    for found in results("step6_dynamic", 2):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("batch", "k"), [(4, 140), (2, 70)])
+def test_sequences_without_queries_or_without_keys(device, variant, batch, k):
+    found = check(device, variant, batch=batch, heads=1, q=70, k=k, d=64, causal=batch == 2, lengths="empty")
+    rows = Attention(batch=batch, heads=1, q=70, k=k, d=64, lengths="empty").rows
+    assert rows(1)[0].start == rows(1)[0].stop
+    if batch == 4:
+        assert (found["o"][rows(2)[0]].astype(np.float32) == 0).all()
+
+
 def test_large_scores_do_not_overflow():
     """Scores of several hundreds, whose exponentials are infinite: the maximum is subtracted first."""
     workload = Attention(batch=1, heads=1, q=64, k=64, d=64, causal=True)

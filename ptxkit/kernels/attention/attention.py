@@ -1,4 +1,4 @@
-"""attention: softmax(q k^T / sqrt(d)) v of each head of each sequence, forward, in five steps."""
+"""attention: softmax(q k^T / sqrt(d)) v of each head of each sequence, forward, in six steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
-from ptxkit.kernels.attention.balance import steps_of_queries, strided_remark
+from ptxkit.kernels.attention.balance import section, steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
@@ -49,6 +49,14 @@ def preferred(w: Attention) -> Iterator[Mapping[str, Any]]:
             yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1}
 
 
+PERSISTENT_TILE = {
+    "CONSUMERS": [2, 3, 1],  # warpgroups of 64 queries each
+    "BN": [128, 64, 192],  # keys of a tile
+    "STAGES": [2, 3],  # tiles of keys, and of values, in shared memory
+    "PING_PONG": [1, 0],  # warpgroups issue products one after the other
+}
+
+
 class Attention(AttentionSizes):
     """Attention of several heads over a batch of sequences: o = softmax(q k^T / sqrt(d)) v, and the log-sum-exp of the scores.
 
@@ -66,9 +74,12 @@ class Attention(AttentionSizes):
             "value": uniform(rng, (self.tokens[1], self.shared_heads, self.d), self.dtype),
             "q_starts": q_starts,
             "k_starts": k_starts,
+            "next_tile": np.zeros(1, np.int32),  # of step 6, which leaves it 0
         }
 
-    def reference(self, query: Any, key: Any, value: Any, q_starts: Any, k_starts: Any) -> dict[str, Any]:
+    def reference(
+        self, query: Any, key: Any, value: Any, q_starts: Any, k_starts: Any, next_tile: Any = None
+    ) -> dict[str, Any]:
         o, lse = forward(self, query, key, value)
         return {"o": o, "lse": lse}
 
@@ -159,8 +170,8 @@ class Attention(AttentionSizes):
             )
         ]
 
-    def specialized(self, tile: AttentionTile, *, persistent: bool = False) -> list[Launch]:
-        """A launch of ``attention_specialized``."""
+    def specialized(self, tile: AttentionTile, *, persistent: bool = False, dynamic: bool = False) -> list[Launch]:
+        """A launch of ``attention_specialized``, or with ``dynamic`` of ``attention_dynamic``."""
         tiles = cdiv(self.q, tile.queries)
         works = tiles * self.heads * self.batch
         maps = (
@@ -170,10 +181,13 @@ class Attention(AttentionSizes):
         )
         return [
             Launch(
-                "attention_specialized",
+                "attention_dynamic" if dynamic else "attention_specialized",
                 min(works, self.device.sms) if persistent else works,
                 128 * (tile.CONSUMERS + 1),
-                (*maps, *self.pointers[3:], tiles, self.batch, np.float32(LOG2E / math.sqrt(self.d))),
+                (
+                    *(*maps, *self.pointers[3:], tiles, self.batch, np.float32(LOG2E / math.sqrt(self.d))),
+                    *(("next_tile", section(self)) if dynamic else ()),
+                ),
                 shared=tile.shared_bytes,
                 template=(f"ptxkit::{self.dtype}", tile, self.causal),
             )
@@ -200,12 +214,7 @@ class Attention(AttentionSizes):
 
     @variant(
         requires=("sm_90a",),
-        tile={
-            "CONSUMERS": [2, 3, 1],  # warpgroups of 64 queries each
-            "BN": [128, 64, 192],  # keys of a tile
-            "STAGES": [2, 3],  # tiles of keys, and of values, in shared memory
-            "PING_PONG": [1, 0],  # warpgroups issue products one after the other
-        },
+        tile=PERSISTENT_TILE,
         constraint=lambda w, t: usable(w, swept(w, t)),
         prefer=preferred,
         slower=lambda w: strided_remark(w, steps_of_queries(w, 128, 128)),
@@ -213,6 +222,17 @@ class Attention(AttentionSizes):
     def step5_persistent(self, t: Tile) -> list[Launch]:
         """One CTA per SM takes tile after tile; with a causal mask the longest rows first."""
         return self.specialized(swept(self, t), persistent=True)
+
+    @variant(
+        requires=("sm_90a",),
+        tile=PERSISTENT_TILE,
+        constraint=lambda w, t: usable(w, swept(w, t), beside=16),
+        prefer=preferred,
+        slower=lambda w: "no time of it was measured (docs/attention.md)",
+    )
+    def step6_dynamic(self, t: Tile) -> list[Launch]:
+        """Each CTA takes the next tile from a counter when it is free, the longest of several heads first."""
+        return self.specialized(swept(self, t), persistent=True, dynamic=True)
 
 
 def forward(w: AttentionSizes, query: Any, key: Any, value: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -259,12 +279,12 @@ def swept(w: Attention, t: Tile) -> AttentionTile:
     return AttentionTile(w.d, t.CONSUMERS, t.BN, t.STAGES, True, bool(t.PING_PONG), registers)
 
 
-def usable(w: Attention, tile: AttentionTile) -> bool | str:
-    """The constraint of step 5."""
+def usable(w: Attention, tile: AttentionTile, beside: int = 0) -> bool | str:
+    """The constraint of steps 5 and 6, with shared memory ``beside`` that of the tile."""
     if tile.PING_PONG and tile.CONSUMERS != 2:
         return "two warpgroups alternate; other numbers cannot"
     registers = tile.REGISTERS or 255
     if (needed := tile.D // 2 + 3 * tile.BN // 4 + 40) > registers:
         rows = f"two rows of {tile.BN} scores and {tile.D} results"
         return f"a thread needs about {needed} registers for {rows}, and has {registers}"
-    return fits(w, tile.shared_bytes)
+    return fits(w, tile.shared_bytes + beside)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ptxkit import cdiv
 from ptxkit.kernels.attention.sizes import AttentionSizes
+from ptxkit.workload.inputs import dtype_of
 
 FIXED = 1  # steps that take as long as what each tile does once, such as its stores
 
@@ -50,6 +51,23 @@ def first_free(steps: Steps, ctas: int) -> int:
     for count in steps[steps > 0].tolist():
         heapreplace(loads, loads[0] + count + FIXED)
     return max(loads)
+
+
+def section(w: AttentionSizes) -> int:
+    """Heads of a section of ``attention_dynamic``, which computes the longest tiles of all of them first.
+
+    The most heads whose keys and values are in half of the L2 cache, with those that share them, and which divide the heads of
+    all sequences: a last section of few heads would have too few tiles for the SMs.
+    """
+    heads, of_kv_head = w.batch * w.heads, 2 * w.k * w.d * dtype_of(w.dtype).itemsize
+    most = max(1, w.device.l2_bytes // 2 // of_kv_head * (w.heads // w.shared_heads))
+    return max(count for count in range(1, min(most, heads) + 1) if heads % count == 0)
+
+
+def in_sections(steps: Steps, tiles: int, heads: int) -> Steps:
+    """The steps in the order of ``attention_dynamic``, from those of :func:`steps_of_queries` with ``tiles`` of a head."""
+    of_heads = steps.reshape(-1, tiles)
+    return np.concatenate([of_heads[first : first + heads].T.ravel() for first in range(0, len(of_heads), heads)])
 
 
 def steps_of_queries(w: AttentionSizes, queries: int, keys: int) -> Steps:

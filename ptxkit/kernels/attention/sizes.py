@@ -34,7 +34,8 @@ class AttentionSizes(Workload):
     d: int = 128  # elements of a head
     causal: bool = False
     kv_heads: int = field(default=0, kw_only=True)  # heads of k and v; 0: as many as of q
-    lengths: Literal["equal", "random"] = "equal"  # random: sequences of 1 to q queries and 1 to k keys
+    # random: sequences of 1 to q queries and 1 to k keys; empty: so, but every third one has no queries, and the next no keys
+    lengths: Literal["equal", "random", "empty"] = "equal"
     dtype: Literal["bf16", "f16"] = "bf16"
     emulator_sizes = {"batch": 1, "heads": 2, "q": 192, "k": 192, "d": 64}
     benchmarks = (
@@ -69,11 +70,13 @@ class AttentionSizes(Workload):
     def starts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The first query and the first key of each sequence, and the numbers of all, as int32."""
         counts = [np.full(self.batch, self.q), np.full(self.batch, self.k)]
-        if self.lengths == "random":
+        if self.lengths != "equal":
             rng = np.random.default_rng(self.batch)
             counts = [rng.integers(1, most + 1, self.batch) for most in (self.q, self.k)]
             if self.q == self.k:
-                counts[1] = counts[0]
+                counts[1] = counts[0].copy()
+            if self.lengths == "empty":
+                counts[0][1::3] = counts[1][2::3] = 0
         q_starts, k_starts = (np.concatenate([[0], np.cumsum(count)]).astype(np.int32) for count in counts)
         return q_starts, k_starts
 
