@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.errors import PtxkitError
-from ptxkit.kernels.gemm import matmul_fused, stream_k, stream_model, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import fused_tiles, stream_k, stream_model, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates
 from ptxkit.targets.gpus import facts_of, find_gpu
@@ -88,7 +88,7 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
     if w.name == "matmul_fused":
         if variant == "stream_k":
             return "stream_k", stream_k.stream_work(w, t, w.itemsize, w.batch)
-        return ("products", wgmma_tiles.stream_work(matmul_fused.alike(w), t)) if variant == "fused" else None
+        return ("products", wgmma_tiles.stream_work(fused_tiles.alike(w), t)) if variant == "fused" else None
     if variant in ("step8_tma_store", "step10_split_k"):
         return "products", wgmma_tiles.stream_work(w, t, t.get("PARTS", 1))
     if variant in ("step11_unaligned", "step12_aligned_copy"):

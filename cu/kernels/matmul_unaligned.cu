@@ -5,7 +5,7 @@
 //     store them where TMA would have put them, so that the consumers are those of the other steps. wgmma reads shared
 //     memory through the async proxy: each thread makes its stores visible to it by a fence before its warp arrives at
 //     the mbarrier. An operand with aligned rows is still read by TMA.
-// 12. `align_rows` copies such operands to rows of a multiple of 128 bytes first, once, and TMA reads the copies. Step 11
+// 12. `align_rows`, in align_rows.cu, copies such operands to rows of a multiple of 128 bytes first, once, and TMA reads the copies. Step 11
 //     puts a row together as often as there are tiles that need it, which takes more time than the copy where there are
 //     many, and less where c has few rows or columns.
 //
@@ -123,32 +123,4 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_unalign
             use_staged_rows<BN>(sums, box, t.row * BM + consumer * 64 * ROWS, t.col * BN, output);
         }
     }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Step 12
-
-// Copies a matrix to rows that are `pitch` vectors of 16 bytes apart, and a second one in the CTAs from number `ctas` on; what
-// follows the elements of a row is zero. Each thread copies one vector.
-template <class T>
-__global__ void __launch_bounds__(256) align_rows(const T* from, uint4* to, unsigned rows, unsigned columns,
-                                                  unsigned from_pitch, unsigned pitch, unsigned ctas, const T* second,
-                                                  uint4* second_to, unsigned second_rows, unsigned second_columns,
-                                                  unsigned second_from_pitch, unsigned second_pitch) {
-    unsigned cta = blockIdx.x;
-    if (cta >= ctas) {
-        cta -= ctas;
-        from = second;
-        to = second_to;
-        rows = second_rows;
-        columns = second_columns;
-        from_pitch = second_from_pitch;
-        pitch = second_pitch;
-    }
-    const size_t i = static_cast<size_t>(cta) * 256 + threadIdx.x;
-    follow_previous_grid();
-    const unsigned row = i / pitch, x = i % pitch * VECTOR_BYTES;
-    if (row >= rows) return;
-    const UnalignedRows<T> matrix(from, rows, columns, from_pitch);
-    to[i] = matrix.select(matrix.load(row, x), row, x);
 }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.inspect.disassembly import sass
 from ptxkit.kernels.gemm import stream_k
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -154,6 +155,15 @@ def test_the_sums_fit_the_memory_for_them_on_all_gpus(monkeypatch, sms):
             assert needed <= 4 * stream_k.partials(workload)
 
 
+def test_launches_with_and_without_shares_are_one_program():
+    workload = MatmulWgmma(m=64, n=264, k=1032)
+    divided, whole = (
+        build(workload, workload.variant(STEP), SM_90A, with_defaults({"COLUMNS": 40, "DIVIDED": d})) for d in (1, 0)
+    )
+    assert (len(divided.steps), len(whole.steps)) == (2, 1)
+    assert {step.image.key for step in (*divided.steps, *whole.steps)} == {whole.steps[0].image.key}
+
+
 @pytest.mark.parametrize(
     "tile",
     [{"COLUMNS": 8}, {"COLUMNS": 256, "CONSUMERS": 2}, {"COLUMNS": 128, "ROWS": 2}, {"COLUMNS": 176, "CONSUMERS": 3}],
@@ -162,5 +172,7 @@ def test_the_sums_fit_the_memory_for_them_on_all_gpus(monkeypatch, sms):
 def test_wgmma_is_asynchronous_and_nothing_spills(tile):
     workload = MatmulWgmma(m=300, alpha=2.0, beta=0.5, epilogue="bias_gelu")
     multiply, *_ = build(workload, workload.variant(STEP), SM_90A, with_defaults(tile)).steps
-    assert_sass(multiply.image, has=["HGMMA", "UTMALDG"], spills=0)
+    assert_sass(multiply.image, spills=0)
+    (product,) = (function for name, function in sass(multiply.image).items() if "matmul_stream_k" in name)
+    assert_sass(product, has=["HGMMA", "UTMALDG"])
     assert "serialized" not in multiply.image.log  # "wgmma.mma_async instructions are serialized due to ..."

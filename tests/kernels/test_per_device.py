@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ptxkit.kernels.gemm import matmul_fused, steps
+from ptxkit.kernels.gemm import fused_tiles, steps
 from ptxkit.kernels.measured import H200_FACTS
 from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.kernels.rows import backward_one_launch
@@ -13,8 +13,8 @@ from ptxkit.workload import registry
 
 OTHER = facts_of(find_gpu("NVIDIA H100 PCIe"))
 PREDICTIONS = [
-    (matmul_fused.times, "matmul_fused", {"m": 5000, "n": 5000, "k": 2048}),
-    (steps.times, "matmul_wgmma", {"m": 5000, "n": 5000, "k": 2048}),
+    (fused_tiles.choice, "matmul_fused", {"m": 5000, "n": 5000, "k": 2048}),
+    (steps.choice, "matmul_wgmma", {"m": 5000, "n": 5000, "k": 2048}),
     (backward_one_launch.ordered, "rmsnorm_backward", {"rows": 700, "cols": 5000}),
 ]
 

@@ -138,10 +138,3 @@ def all_tiles() -> Iterator[dict[str, int]]:
         for consumers in SPACE["CONSUMERS"]:
             for columns in SPACE["COLUMNS"]:
                 yield {"CONSUMERS": consumers, "ROWS": 1, "COLUMNS": columns, "PARTS": parts}
-
-
-def least_us(w: Product, itemsize: int = 2, batch: int = 1) -> float | None:
-    """The predicted time of the fastest candidate; None without candidates or without measured times of this kernel."""
-    if measured(w.device).cluster_k is None:
-        return None
-    return min((predicted_us(w, t, itemsize, batch) for t in candidates(w, itemsize, batch)), default=None)

@@ -10,11 +10,9 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, stream_k, wgmma_tiles
-from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, MatmulWgmma, Operands, WgmmaTile
+from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, stream_k
+from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
-from ptxkit.kernels.measured import measured
-from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import Sums
 
@@ -43,89 +41,6 @@ AMPLIFIED = {"none": 1.0, "relu": 2.0, "gelu": 2.5, "silu": 4.0, "silu_mul": 8.0
 mean magnitude and have slopes of up to 1.13; a gate is multiplied by a factor of several standard deviations."""
 
 TILE = matmul_wgmma.TILE
-
-
-def usable(w: MatmulFused, t: Tile) -> bool | str:
-    """The constraint of ``fused``."""
-    return storable(w, w.stored_tile(t, "c"), w.output_kind, w.activation == "silu_mul")
-
-
-def usable_unfused(w: MatmulFused, t: Tile) -> bool | str:
-    """The constraint of ``unfused``, whose product may have f32 or s32 sums as its result."""
-    c, kind = w.unfused_result
-    return storable(w, w.stored_tile(t, c), kind, pairs=False)
-
-
-def storable(w: MatmulFused, t: Tile, kind: str, pairs: bool) -> bool | str:
-    """Whether the product can have this tile, with its store, if it stores elements of type ``kind``.
-
-    Args:
-        pairs: two sums make one element.
-    """
-    element, columns = dtype_of(kind).itemsize, 2 if pairs else 1
-    row_bytes = matmul_wgmma.box_row_bytes(t, element, columns)
-    width = row_bytes // element * columns if t.STORE == BY_TMA else 64
-    if t.BN % width:
-        return f"a tile of BN={t.BN} columns has no whole boxes of {width}, which the epilogue stores"
-    allowed = matmul_wgmma.whole_boxes(w, t)
-    return matmul_wgmma.can_run(w, t, simple=False, box_columns=width) if allowed is True else allowed
-
-
-def alike(w: MatmulFused) -> MatmulWgmma:
-    """One product of 16-bit elements with as many tiles and steps along k, for the model of the tiles.
-
-    An instruction multiplies 32 bytes of a row in the same time, whatever the type is.
-    """
-    rows = w.m if w.batch == 1 else w.batch * cdiv(w.m, 64) * 64
-    return MatmulWgmma(m=rows, n=w.n, k=max(1, w.k * w.itemsize // 2), layout=w.layout).on(w.device)
-
-
-def preferred(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
-    """The tiles of step 8 of matmul_wgmma."""
-    yield from wgmma_tiles.preferred(alike(w))
-
-
-def usable_shares(w: MatmulFused, t: Tile) -> bool | str:
-    """The constraint of ``stream_k``."""
-    return stream_k.usable(w, t, w.itemsize, w.batch)
-
-
-def preferred_shares(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
-    """The tiles of step 13 of matmul_wgmma."""
-    yield from stream_k.preferred(w, w.itemsize, w.batch)
-
-
-def usable_clusters(w: MatmulFused, t: Tile) -> bool | str:
-    """The constraint of ``cluster_k``."""
-    return cluster_k.usable(w, t, w.itemsize)
-
-
-def preferred_clusters(w: MatmulFused) -> Iterator[Mapping[str, Any]]:
-    """The tiles of step 14 of matmul_wgmma."""
-    yield from cluster_k.preferred(w, w.itemsize, w.batch)
-
-
-@cached_per_device
-def times(w: MatmulFused) -> dict[str, float]:
-    """Variant -> predicted microseconds of its preferred tile; without ``cluster_k`` until there are times of it."""
-    like = alike(w)
-    whole = min(wgmma_tiles.predicted_us(like, t) for t in wgmma_tiles.candidates(like))
-    shared = next(preferred_shares(w))
-    found = {"fused": whole, "stream_k": stream_k.predicted_us(w, shared, w.itemsize, w.batch)}
-    divided = cluster_k.least_us(w, w.itemsize, w.batch)
-    return found if divided is None else {**found, "cluster_k": divided}
-
-
-def slower(w: MatmulFused, name: str) -> str | None:
-    """Why the other variant is predicted to be faster."""
-    found = times(w)
-    fastest = min(found, key=lambda other: found[other])
-    if fastest == name:
-        return None
-    if name not in found:
-        unmeasured = measured(w.device).cluster_k is None
-        return "no times of it were measured" if unmeasured else "no tile divides k of these sizes"
-    return f"predicted to take {found[name]:.3g} us, and {fastest} {found[fastest]:.3g} us"
 
 
 class MatmulFused(HasLayout, Workload):
@@ -435,6 +350,13 @@ class MatmulFused(HasLayout, Workload):
         output = ("c", *self.pointers(*self.parts), self.m, self.n, pitch, self.m * pitch)
         of_shares = (*shares.arguments, shares.of_product)
         epilogue = (sum(PARTS[name] for name in self.parts), ACTIVATIONS[self.activation])
+        add = Launch(
+            "matmul_fused_sum_shares",
+            (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.shares - 1) * shares.sharing),
+            stream_k.SHARE_THREADS,
+            ("partials", *output, *of_shares),
+            template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
+        )
         multiply = Launch(
             "matmul_fused_stream_k",
             shares.clusters * shares.sharing,
@@ -447,17 +369,9 @@ class MatmulFused(HasLayout, Workload):
             shared=ring * stream_k.stage_bytes(t),
             cluster=t.SHARING if t.SHARING > 1 else None,
             template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
+            beside=(add.entry,),
         )
-        if not shares.shares:
-            return [multiply]
-        add = Launch(
-            "matmul_fused_sum_shares",
-            (stream_k.vectors(t) // stream_k.SHARE_THREADS, (shares.shares - 1) * shares.sharing),
-            stream_k.SHARE_THREADS,
-            ("partials", *output, *of_shares),
-            template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
-        )
-        return [multiply, add]
+        return [multiply, add] if shares.shares else [multiply]
 
     def divided_products(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_fused_cluster_k``."""
@@ -530,13 +444,19 @@ class MatmulFused(HasLayout, Workload):
             )
             source, kind, width = to, "f32", out
 
-    @variant(requires=REQUIRES, tile=TILE, constraint=usable_unfused, prefer=preferred)
+    @variant(requires=REQUIRES, tile=TILE, constraint=fused_tiles.usable_unfused, prefer=fused_tiles.preferred)
     def unfused(self, t: Tile) -> list[Launch]:
         """The product, and a launch for each part of the epilogue, with intermediate results in f32."""
         product = self.product(t, *self.unfused_result, (), "none")
         return [product, *self.parts_of_epilogue()] if self._launched_parts else [product]
 
-    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred, slower=lambda w: slower(w, "fused"))
+    @variant(
+        requires=REQUIRES,
+        tile=TILE,
+        constraint=fused_tiles.usable,
+        prefer=fused_tiles.tiles_of("fused"),
+        slower=lambda w: fused_tiles.slower(w, "fused"),
+    )
     def fused(self, t: Tile) -> list[Launch]:
         """One launch: the epilogue is applied to the sums before they are stored."""
         return [self.product(t, "c", self.output_kind, self.parts, self.activation)]
@@ -544,9 +464,9 @@ class MatmulFused(HasLayout, Workload):
     @variant(
         requires=REQUIRES,
         tile=stream_k.SPACE,
-        constraint=usable_shares,
-        prefer=preferred_shares,
-        slower=lambda w: slower(w, "stream_k"),
+        constraint=fused_tiles.usable_shares,
+        prefer=fused_tiles.tiles_of("stream_k"),
+        slower=lambda w: fused_tiles.slower(w, "stream_k"),
     )
     def stream_k(self, t: Tile) -> list[Launch]:
         """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
@@ -556,9 +476,9 @@ class MatmulFused(HasLayout, Workload):
         requires=REQUIRES,
         source="matmul_fused_cluster_k.cu",
         tile=cluster_k.SPACE,
-        constraint=usable_clusters,
-        prefer=preferred_clusters,
-        slower=lambda w: slower(w, "cluster_k"),
+        constraint=fused_tiles.usable_clusters,
+        prefer=fused_tiles.tiles_of("cluster_k"),
+        slower=lambda w: fused_tiles.slower(w, "cluster_k"),
     )
     def cluster_k(self, t: Tile) -> list[Launch]:
         """For a small c: CTAs of a cluster multiply parts of k, and add their sums through distributed shared memory."""

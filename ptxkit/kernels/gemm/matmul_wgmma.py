@@ -329,7 +329,14 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     copied = unaligned.copying(w, copies)
     c, bias, m, n, _, *others = w.scalars
     output = (c, bias, m, n, *others)
-    tile, pairs = stream_k.StreamKTile.of(t), stores_pairs(w)
+    tile, pairs = stream_k.StreamKTile.of(t), unaligned.stores_pairs(w)
+    add = Launch(
+        "matmul_sum_shares",
+        (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.shares - 1) * shares.sharing),
+        stream_k.SHARE_THREADS,
+        ("partials", *output, *shares.arguments),
+        template=(tile, w.cu_type, w.epilogue_bits, pairs),
+    )
     multiply = Launch(
         "matmul_stream_k",
         shares.clusters * shares.sharing,
@@ -341,17 +348,9 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         shared=ring * stream_k.stage_bytes(t),
         cluster=t.SHARING if t.SHARING > 1 else None,
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
+        beside=(add.entry,),
     )
-    if not shares.shares:
-        return [*copied, multiply]
-    add = Launch(
-        "matmul_sum_shares",
-        (stream_k.vectors(t) // stream_k.SHARE_THREADS, (shares.shares - 1) * shares.sharing),
-        stream_k.SHARE_THREADS,
-        ("partials", *output, *shares.arguments),
-        template=(tile, w.cu_type, w.epilogue_bits, pairs),
-    )
-    return [*copied, multiply, add]
+    return [*copied, multiply, add] if shares.shares else [*copied, multiply]
 
 
 def divided_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
@@ -370,14 +369,9 @@ def divided_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
         ),
         shared=cluster_k.shared_bytes(w, t),
         cluster=t.PARTS,
-        template=(stream_k.StreamKTile.of(t), w.cu_type, operands, w.epilogue_bits, stores_pairs(w)),
+        template=(stream_k.StreamKTile.of(t), w.cu_type, operands, w.epilogue_bits, unaligned.stores_pairs(w)),
     )
     return [*unaligned.copying(w, copies), multiply]
-
-
-def stores_pairs(w: MatmulWgmma) -> int:
-    """Whether all rows of c begin at a multiple of a pair of elements, as a template argument."""
-    return int(w.n % 2 == 0 and unaligned.pitches(w)["c"] % 2 == 0)
 
 
 def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
@@ -509,7 +503,7 @@ class MatmulWgmma(Matmul):
         requires=REQUIRES,
         tile=TILE,
         constraint=by_tma(usable),
-        prefer=wgmma_tiles.preferred,
+        prefer=steps.preferred(8),
     )
     def step8_tma_store(self, t: Tile) -> list[Launch]:
         """TMA stores the sums from shared memory during the products of the next tile."""
@@ -520,7 +514,7 @@ class MatmulWgmma(Matmul):
         source=swapped.SOURCE,
         tile=swapped.SPACE,
         constraint=by_tma(swapped.usable),
-        prefer=swapped.preferred,
+        prefer=steps.preferred(9),
         slower=lambda w: steps.slower(w, 9),
     )
     def step9_swapped(self, t: Tile) -> list[Launch]:
@@ -532,7 +526,7 @@ class MatmulWgmma(Matmul):
         source="matmul_split_k.cu",
         tile={**TILE, "PARTS": wgmma_tiles.PARTS},
         constraint=by_tma(split_usable),
-        prefer=wgmma_tiles.split_preferred,
+        prefer=steps.preferred(10),
         slower=lambda w: steps.slower(w, 10),
     )
     def step10_split_k(self, t: Tile) -> list[Launch]:
@@ -544,7 +538,7 @@ class MatmulWgmma(Matmul):
         source=unaligned.SOURCE,
         tile=unaligned.SPACE,
         constraint=unaligned.usable,
-        prefer=unaligned.preferred,
+        prefer=steps.preferred(11),
         slower=lambda w: steps.slower(w, 11),
     )
     def step11_unaligned(self, t: Tile) -> list[Launch]:
@@ -556,7 +550,7 @@ class MatmulWgmma(Matmul):
         source=unaligned.SOURCE,
         tile=unaligned.SPACE,
         constraint=unaligned.usable,
-        prefer=unaligned.preferred,
+        prefer=steps.preferred(12),
         slower=lambda w: steps.slower(w, 12),
     )
     def step12_aligned_copy(self, t: Tile) -> list[Launch]:
@@ -568,7 +562,7 @@ class MatmulWgmma(Matmul):
         source=stream_k.SOURCE,
         tile=stream_k.SPACE,
         constraint=stream_k.usable,
-        prefer=stream_k.preferred,
+        prefer=steps.preferred(13),
         slower=lambda w: steps.slower(w, 13),
     )
     def step13_stream_k(self, t: Tile) -> list[Launch]:
@@ -580,7 +574,7 @@ class MatmulWgmma(Matmul):
         source=cluster_k.SOURCE,
         tile=cluster_k.SPACE,
         constraint=cluster_k.usable,
-        prefer=cluster_k.preferred,
+        prefer=steps.preferred(14),
         slower=lambda w: steps.slower(w, 14),
     )
     def step14_cluster_k(self, t: Tile) -> list[Launch]:

@@ -1,14 +1,17 @@
-"""Which of the last steps of matmul_wgmma is predicted to be the fastest: the smallest of the times of their preferred tiles.
+"""Which of the last steps of matmul_wgmma is taken, and with which tile.
 
-All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own, and a factor for each that is
-fitted where the steps were compared with each other. Step 14 is left out until there are times of it.
+All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own. The step and the tile with
+the smallest predicted time are taken, or those of a shared program that are nearly as fast, or a measured exception
+(:mod:`ptxkit.kernels.gemm.programs`). Step 14 is left out until there are times of it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ptxkit.kernels.gemm import cluster_k, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, programs, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm.programs import COPIES, Choice, Option
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
 
@@ -20,37 +23,118 @@ choice is 3%; where ``linear_layernorm_gelu`` was measured on an H200, step 9 wa
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
+Tiles = Iterator[tuple[Mapping[str, Any], float]]  # with their predicted microseconds
+
+NAMES = {
+    8: "step8_tma_store",
+    9: "step9_swapped",
+    10: "step10_split_k",
+    11: "step11_unaligned",
+    12: "step12_aligned_copy",
+    13: "step13_stream_k",
+    14: "step14_cluster_k",
+}
+
+
+def _whole(w: Matmul) -> Tiles:
+    if unaligned.needed(w) is None:
+        yield from ((t, wgmma_tiles.predicted_us(w, t)) for t in wgmma_tiles.candidates(w))
+
+
+def _swapped(w: Matmul) -> Tiles:
+    if unaligned.needed(w) is None and w.m <= swapped.MOST_ROWS:
+        yield from ((t, swapped.predicted_us(w, t)) for t in swapped.candidates(w) if swapped.usable(w, t) is True)
+
+
+def _split(w: Matmul) -> Tiles:
+    if unaligned.needed(w) is None:
+        yield from ((t, wgmma_tiles.predicted_us(w, t, t["PARTS"])) for t in wgmma_tiles.split_candidates(w))
+
+
+def _by_threads(w: Matmul) -> Tiles:
+    if unaligned.needed(w) is not None and not unaligned.copies(w):
+        yield from unaligned.predictions(w)
+
+
+def _copied(w: Matmul) -> Tiles:
+    if unaligned.copies(w):
+        yield from unaligned.predictions(w)
+
+
+def _shares(w: Matmul) -> Tiles:
+    yield from ((t, stream_k.predicted_us(w, t)) for t in stream_k.candidates(w) if stream_k.usable(w, t) is True)
+
+
+def _clusters(w: Matmul) -> Tiles:
+    if measured(w.device).cluster_k is not None:
+        yield from ((t, cluster_k.predicted_us(w, t)) for t in cluster_k.candidates(w))
+
+
+TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
+    8: _whole,
+    9: _swapped,
+    10: _split,
+    11: _by_threads,
+    12: _copied,
+    13: _shares,
+    14: _clusters,
+}
+ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
+    8: wgmma_tiles.preferred,
+    9: swapped.preferred,
+    10: wgmma_tiles.split_preferred,
+    11: unaligned.preferred,
+    12: unaligned.preferred,
+    13: stream_k.preferred,
+    14: cluster_k.preferred,
+}
+"""The tiles of a step for products for which it is not considered."""
+
+
+def options(w: Matmul, step: int) -> Iterator[Option]:
+    """The tiles of a step that may be the fastest; none if the step is not for such products."""
+    copies = (COPIES,) if unaligned.copies(w) else ()
+    flags = {"PAIRS": unaligned.stores_pairs(w)} if step >= 13 else {}
+    for tile, predicted_us in TILES[step](w):
+        yield Option(NAMES[step], tile, predicted_us, (programs.program(NAMES[step], tile, **flags), *copies))
+
 
 @cached_per_device
+def choice(w: Matmul) -> Choice:
+    """The step and the tile that are taken, and the predicted times of all steps."""
+    return Choice.of(w, (option for step in TILES for option in options(w, step)))
+
+
 def times(w: Matmul) -> dict[int, float]:
-    """Step -> predicted microseconds, of the steps from 8 on that may be the fastest."""
-    found = {13: min(stream_k.predicted_us(w, t) for t in stream_k.candidates(w) if stream_k.usable(w, t) is True)}
-    if (divided := cluster_k.least_us(w)) is not None:
-        found[14] = divided
-    if unaligned.needed(w):
-        found[12 if unaligned.copies(w) else 11] = min(unaligned.predicted_us(w, t) for t in unaligned.candidates(w))
-        return found
-    found[8] = min(wgmma_tiles.predicted_us(w, t) for t in wgmma_tiles.candidates(w))
-    split = min((wgmma_tiles.predicted_us(w, t, t["PARTS"]) for t in wgmma_tiles.split_candidates(w)), default=None)
-    if split is not None:
-        found[10] = split
-    if w.m <= swapped.MOST_ROWS:
-        usable = (t for t in swapped.candidates(w) if swapped.usable(w, t) is True)
-        found[9] = min(swapped.predicted_us(w, t) for t in usable)
-    return found
+    """Step -> predicted microseconds of its fastest tile, of the steps from 8 on that may be the fastest."""
+    found = choice(w).times
+    return {step: found[name] for step, name in NAMES.items() if name in found}
+
+
+def preferred(step: int) -> Callable[[Matmul], Iterator[Mapping[str, Any]]]:
+    """The tiles of a step: that which is taken first, then the others by their predicted times."""
+
+    def tiles(w: Matmul) -> Iterator[Mapping[str, Any]]:
+        found = choice(w)
+        if NAMES[step] in found.times:
+            yield from found.tiles(NAMES[step], lambda: options(w, step))
+        else:
+            yield from ASKED_FOR[step](w)
+
+    return tiles
 
 
 def slower(w: Matmul, step: int) -> str | None:
-    """Why another step is faster than this one; None if this one is predicted to be the fastest."""
-    found = times(w)
-    fastest = min(found, key=lambda other: found[other])
+    """Why another step is taken instead of this one; None if this one is."""
+    taken, found = choice(w).taken, times(w)
+    fastest = next(other for other, name in NAMES.items() if name == taken.variant)
     if fastest == step:
         return None
     if step == 14 and measured(w.device).cluster_k is None:
         return "no times of it were measured"
     if step not in found:
         return f"step {fastest} is for products of these sizes"
-    return f"predicted to take {found[step]:.3g} us, and step {fastest} {found[fastest]:.3g} us"
+    return programs.objection(found[step], f"step {fastest}", taken.predicted_us)
 
 
 def swapped_slower(w: Matmul) -> str | None:

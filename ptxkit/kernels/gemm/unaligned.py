@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
 SOURCE = "matmul_unaligned.cu"
+COPY_SOURCE = "align_rows.cu"
 BK = 64  # elements of k in a tile
 SIZE = 2  # bytes of an element
 ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
@@ -125,11 +126,21 @@ def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
     return stream_model.predicted_us(entry.unaligned, wgmma_tiles.stream_work(w, t), w.device.sms / entry.sms)
 
 
+def predictions(w: Matmul) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """The candidates with their predicted times."""
+    for t in candidates(w):
+        registers = 200 if t["REGISTERS"] else 0
+        yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}, predicted_us(w, t)
+
+
 def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:
     """The candidates, the one with the shortest predicted time first."""
-    for t in sorted(candidates(w), key=lambda t: predicted_us(w, t)):
-        registers = 200 if t["REGISTERS"] else 0
-        yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}
+    yield from (t for t, _ in sorted(predictions(w), key=lambda found: found[1]))
+
+
+def stores_pairs(w: Matmul) -> int:
+    """Whether all rows of c begin at a multiple of a pair of elements, a template argument of steps 13 and 14."""
+    return int(w.n % 2 == 0 and pitches(w)["c"] % 2 == 0)
 
 
 def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launch]:
@@ -177,7 +188,8 @@ def copying(w: Matmul, of_copies: Mapping[str, tuple[int, int]]) -> list[Launch]
         ctas += cdiv(rows * vectors, COPY_THREADS)
     if len(of_copies) == 1:
         arguments += [ctas, *[np.uint64(0)] * 2, *[0] * 4]
-    return [Launch("align_rows", ctas, COPY_THREADS, tuple(arguments), template=(f"ptxkit::{w.kind}",), source=SOURCE)]
+    template = (f"ptxkit::{w.kind}",)
+    return [Launch("align_rows", ctas, COPY_THREADS, tuple(arguments), template=template, source=COPY_SOURCE)]
 
 
 def stored_columns(w: Matmul) -> dict[str, int]:

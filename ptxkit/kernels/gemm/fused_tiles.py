@@ -1,0 +1,132 @@
+"""Which variant and which tile matmul_fused takes, by the model and the shared programs of matmul_wgmma."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from ptxkit import Tile, cdiv
+from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, programs, stream_k, wgmma_tiles
+from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, STAGED, MatmulWgmma
+from ptxkit.kernels.gemm.product import Layout
+from ptxkit.kernels.gemm.programs import Choice, Option, program
+from ptxkit.kernels.measured import measured
+from ptxkit.kernels.per_device import cached_per_device
+from ptxkit.workload.inputs import dtype_of
+
+
+class Fused(wgmma_tiles.Product, Protocol):
+    """What the choice needs of a matmul_fused."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def output_kind(self) -> str: ...
+    @property
+    def unfused_result(self) -> tuple[str, str]: ...
+
+    def stored_tile(self, t: Tile, c: str) -> Tile:
+        """The tile with its store of the array ``c``."""
+
+
+def usable(w: Fused, t: Tile) -> bool | str:
+    """The constraint of ``fused``."""
+    return storable(w, w.stored_tile(t, "c"), w.output_kind, w.activation == "silu_mul")
+
+
+def usable_unfused(w: Fused, t: Tile) -> bool | str:
+    """The constraint of ``unfused``, whose product may have f32 or s32 sums as its result."""
+    c, kind = w.unfused_result
+    return storable(w, w.stored_tile(t, c), kind, pairs=False)
+
+
+def storable(w: Any, t: Tile, kind: str, pairs: bool) -> bool | str:
+    """Whether the product can have this tile, with its store, if it stores elements of type ``kind``.
+
+    Args:
+        pairs: two sums make one element.
+    """
+    element, columns = dtype_of(kind).itemsize, 2 if pairs else 1
+    row_bytes = matmul_wgmma.box_row_bytes(t, element, columns)
+    width = row_bytes // element * columns if t.STORE == BY_TMA else 64
+    if t.BN % width:
+        return f"a tile of BN={t.BN} columns has no whole boxes of {width}, which the epilogue stores"
+    allowed = matmul_wgmma.whole_boxes(w, t)
+    return matmul_wgmma.can_run(w, t, simple=False, box_columns=width) if allowed is True else allowed
+
+
+def alike(w: Fused) -> MatmulWgmma:
+    """One product of 16-bit elements with as many tiles and steps along k, for the model of the tiles.
+
+    An instruction multiplies 32 bytes of a row in the same time, whatever the type is.
+    """
+    rows = w.m if w.batch == 1 else w.batch * cdiv(w.m, 64) * 64
+    return MatmulWgmma(m=rows, n=w.n, k=max(1, w.k * w.itemsize // 2), layout=w.layout).on(w.device)
+
+
+def preferred(w: Fused) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 8 of matmul_wgmma."""
+    yield from wgmma_tiles.preferred(alike(w))
+
+
+def usable_shares(w: Fused, t: Tile) -> bool | str:
+    """The constraint of ``stream_k``."""
+    return stream_k.usable(w, t, w.itemsize, w.batch)
+
+
+def usable_clusters(w: Fused, t: Tile) -> bool | str:
+    """The constraint of ``cluster_k``."""
+    return cluster_k.usable(w, t, w.itemsize)
+
+
+def options(w: Fused) -> Iterator[Option]:
+    """The tiles of all variants that may be the fastest; those of ``cluster_k`` as soon as there are times of it."""
+    like = alike(w)
+    for t in wgmma_tiles.candidates(like):
+        if usable(w, tile := Tile(t)) is True:
+            staged = int(w.stored_tile(tile, "c").STORE == STAGED)
+            yield Option("fused", t, wgmma_tiles.predicted_us(like, t), (program("fused", t, STAGED=staged),))
+    for t in stream_k.candidates(w, w.batch):
+        if stream_k.usable(w, t, w.itemsize, w.batch) is True:
+            predicted_us = stream_k.predicted_us(w, t, w.itemsize, w.batch)
+            yield Option("stream_k", t, predicted_us, (program("stream_k", t),))
+    if measured(w.device).cluster_k is not None:
+        for t in cluster_k.candidates(w, w.itemsize, w.batch):
+            predicted_us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
+            yield Option("cluster_k", t, predicted_us, (program("cluster_k", t),))
+
+
+@cached_per_device
+def choice(w: Fused) -> Choice:
+    """The variant and the tile that are taken, and the predicted times of all variants."""
+    return Choice.of(w, options(w))
+
+
+def tiles_of(name: str) -> Callable[[Fused], Iterator[Mapping[str, Any]]]:
+    """The tiles of a variant: that which is taken first, then the others by their predicted times."""
+
+    def tiles(w: Fused) -> Iterator[Mapping[str, Any]]:
+        found = choice(w)
+        if name in found.times:
+            yield from found.tiles(name, lambda: options(w))
+        else:
+            yield from cluster_k.preferred(w, w.itemsize, w.batch)
+
+    return tiles
+
+
+def slower(w: Fused, name: str) -> str | None:
+    """Why another variant is taken instead of this one; None if this one is."""
+    found = choice(w)
+    if found.taken.variant == name:
+        return None
+    if name not in found.times:
+        unmeasured = measured(w.device).cluster_k is None
+        return "no times of it were measured" if unmeasured else "no tile divides k of these sizes"
+    return programs.objection(found.times[name], found.taken.variant, found.taken.predicted_us)

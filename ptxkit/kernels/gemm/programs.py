@@ -1,0 +1,158 @@
+"""Which programs products by wgmma share, and the choice of a step and a tile among them.
+
+A tile of a step is a template argument of its kernel, while the sizes, leading dimensions, numbers of stages, of parts and of
+sharing CTAs are arguments, so that one program (a cubin) serves many sizes. ``scripts/choose_programs.py`` finds from measured
+times a few programs of each kernel that serve nearly all sizes well, and writes them to ``product_programs.json``. They are
+taken unless another program is predicted to be faster by a margin: a special program is compiled only where it gains as much.
+
+The same file has the measured exceptions of a GPU: sizes whose choice by the model was slower than the fastest measured tile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "product_programs.json"
+"""Written by ``scripts/choose_programs.py``."""
+
+STEP_8 = ("BM", "BN", "CONSUMERS", "STAGES", "CLUSTER_M", "CLUSTER_N")
+STREAM_K = ("CONSUMERS", "ROWS", "COLUMNS")
+TEMPLATES = {
+    "step8_tma_store": ("step8", STEP_8),
+    "fused": ("step8", STEP_8),
+    "step9_swapped": ("step9", ("CONSUMERS", "ROWS", "TOKENS")),
+    "step10_split_k": ("step10", STEP_8),
+    "step11_unaligned": ("step12", ("BM", "BN", "CONSUMERS", "STAGES")),
+    "step12_aligned_copy": ("step12", ("BM", "BN", "CONSUMERS", "STAGES")),
+    "step13_stream_k": ("step13", STREAM_K),
+    "stream_k": ("step13", STREAM_K),
+    "step14_cluster_k": ("step14", STREAM_K),
+    "cluster_k": ("step14", STREAM_K),
+}
+"""Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
+COPIES = "align_rows"
+"""The program that copies operands which TMA cannot read."""
+
+
+def program(variant: str, tile: Mapping[str, int], **flags: int) -> str:
+    """The name of the program of a tile, in ``product_programs.json``.
+
+    Args:
+        flags: other template arguments that depend on the sizes.
+    """
+    kernel, names = TEMPLATES[variant]
+    values = {**{name: tile[name] for name in names}, **flags}
+    return " ".join([kernel, *(f"{name}={value}" for name, value in values.items())])
+
+
+@dataclass(frozen=True)
+class Option:
+    """A variant with a tile, its predicted microseconds, and the programs that it needs."""
+
+    variant: str
+    tile: Mapping[str, Any] = field(compare=False)
+    predicted_us: float
+    programs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SharedPrograms:
+    """The programs of a kernel. Another one is taken if its prediction, times 1 + ``margin``, is smaller."""
+
+    programs: frozenset[str] = frozenset()
+    margin: float = 0.0
+
+    def best(self, options: Sequence[Option]) -> Option:
+        """The option that is taken."""
+        fastest = min(options, key=lambda option: option.predicted_us)
+        shared = [option for option in options if self.programs.issuperset(option.programs)]
+        if not shared:
+            return fastest
+        best = min(shared, key=lambda option: option.predicted_us)
+        return fastest if fastest.predicted_us * (1 + self.margin) < best.predicted_us else best
+
+
+@dataclass(frozen=True)
+class ProductPrograms:
+    """The contents of ``product_programs.json``.
+
+    Attributes:
+        gpu: on which the times were measured. shared: kernel -> its programs.
+        exceptions: kernel, m, n, k and type of the operands -> variant and tile.
+    """
+
+    gpu: str
+    shared: Mapping[str, SharedPrograms]
+    exceptions: Mapping[tuple[str, int, int, int, str], tuple[str, Mapping[str, int]]]
+
+    @classmethod
+    def of(cls, path: Path) -> ProductPrograms:
+        """Those of a file."""
+        read = json.loads(path.read_text(encoding="utf-8"))
+        return cls(
+            read["measured_on"]["gpu"],
+            {name: SharedPrograms(frozenset(of["programs"]), of["margin"]) for name, of in read["kernels"].items()},
+            {(e["kernel"], e["m"], e["n"], e["k"], e["dtype"]): (e["variant"], e["tile"]) for e in read["exceptions"]},
+        )
+
+
+@cache
+def product_programs() -> ProductPrograms:
+    """Those of :data:`FILE`."""
+    return ProductPrograms.of(FILE)
+
+
+def chosen(w: Any, options: Iterable[Option]) -> Option:
+    """The option that is taken for a product: a measured exception of its GPU, or the best one by the shared programs.
+
+    The programs are those of products of contiguous operands along k, ``layout="tn"``, of which there are times. The other
+    layouts take the fastest option by the model.
+    """
+    found = list(options)
+    if w.layout != "tn":
+        return SharedPrograms().best(found)
+    programs = product_programs()
+    if w.device.gpu == programs.gpu:
+        exception = programs.exceptions.get((w.name, w.m, w.n, w.k, w.dtype))
+        for option in found if exception else ():
+            if (option.variant, dict(option.tile)) == exception:
+                return option
+    return programs.shared.get(w.name, SharedPrograms()).best(found)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The option that is taken, and the smallest predicted time of each variant, in microseconds."""
+
+    taken: Option
+    times: Mapping[str, float]
+
+    @classmethod
+    def of(cls, w: Any, options: Iterable[Option]) -> Choice:
+        """That of a product."""
+        found = list(options)
+        times: dict[str, float] = {}
+        for option in found:
+            times[option.variant] = min(option.predicted_us, times.get(option.variant, option.predicted_us))
+        return cls(chosen(w, found), times)
+
+    def tiles(self, variant: str, options: Callable[[], Iterable[Option]]) -> Iterator[Mapping[str, Any]]:
+        """The tiles of a variant: that which is taken first, then those of its ``options`` by their predicted times."""
+        first = dict(self.taken.tile) if self.taken.variant == variant else None
+        if first is not None:
+            yield first
+        own = (option for option in options() if option.variant == variant and dict(option.tile) != first)
+        yield from (option.tile for option in sorted(own, key=lambda option: option.predicted_us))
+
+
+def objection(predicted_us: float, taken: str, taken_us: float) -> str:
+    """Why ``taken`` is taken instead of what is predicted to take ``predicted_us``."""
+    if predicted_us >= taken_us:
+        return f"predicted to take {predicted_us:.3g} us, and {taken} {taken_us:.3g} us"
+    shared = f"{taken}, {taken_us:.3g} us, was measured to be the fastest or shares its program with other sizes"
+    return f"predicted to take {predicted_us:.3g} us; {shared}"

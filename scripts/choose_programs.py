@@ -1,0 +1,354 @@
+"""Find the programs that products by wgmma share, and write them to ptxkit/kernels/gemm/product_programs.json.
+
+    python scripts/choose_programs.py TIMES.jsonl... [--cost 0.005] [--limit 12] [--folds 4] [--dry-run]
+
+TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, to which ``scripts/fit_products.py``
+has fitted the models. For each of matmul_wgmma and matmul_fused the script searches a set of programs, and a margin by which
+another program must be predicted to be faster to be taken. Written are those with which the products of that kernel in the grid
+of ``ptxkit bench shapes`` need the fewest programs for a type, and the mean regret is at most --cost above that with all
+programs. With --limit, the set with the smallest regret with which the grid needs at most so many is written instead.
+
+The regret of a case is the time of the tile that the choice takes over that of the fastest measured tile, less 1. The time of a
+tile that was not measured at these sizes is its prediction, times the median of measured over predicted time of the case's
+tiles of the same model. The search adds the program that reduces the mean regret the most, then exchanges one for another while
+that reduces it; cases of the grid without times count with their predictions. With --folds, the fit and the search are repeated
+without the cases of a part of the sizes, in which the choice is then judged.
+
+Exceptions are measured cases in which the choice takes more than EXCEPTION over the fastest measured tile: the choice takes
+that tile at exactly these sizes on the GPU that was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fit_products
+import numpy as np
+from fit_products import MODELS, summary
+
+from ptxkit.bench.shapes.grid import grid
+from ptxkit.errors import PtxkitError
+from ptxkit.kernels.gemm import fused_tiles, steps, stream_model
+from ptxkit.kernels.gemm.programs import FILE, Option, SharedPrograms
+from ptxkit.kernels.measured import StreamRates, fitted_products
+from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
+from ptxkit.workload import registry
+
+KERNELS = ("matmul_wgmma", "matmul_fused")
+COUNTS = (6, 8, 10, 12, 16, 20)
+MARGINS = (0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+SHOWN = (12, 14, 16, 18, 20, 22)  # limits of which the regret is printed
+MISSING = 3.0  # regret of a case that no program serves
+EXCEPTION = 0.03  # more than the difference of the same tile between two runs, in nine of ten cases
+NEAR = 2.0  # tiles up to so many times the fastest one calibrate the predictions of a case
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product with its options, of which the predictions follow from the coefficients, and measured times.
+
+    Attributes:
+        file: of the times, "" for a case of the grid. sizes: sizes and options. beside: microseconds of copies of operands.
+        models, works: of the options. us: (variant, tile) -> measured time.
+    """
+
+    file: str
+    sizes: str
+    kernel: str
+    workload: Any
+    beside: float
+    options: tuple[Option, ...]
+    models: tuple[str, ...]
+    works: tuple[Any, ...]
+    us: Mapping[Any, float]
+
+    @property
+    def best_us(self) -> float:
+        return min(self.us.values())
+
+
+def tile_key(variant: str, tile: Mapping[str, Any]) -> Any:
+    """What identifies a tile: without what follows from the other parameters, and may have other values in old files."""
+    return variant, tuple(sorted((k, v) for k, v in tile.items() if k not in ("GROUP", "REGISTERS", "BOXES")))
+
+
+def case_of(file: str, workload: Any, rows: Iterable[Mapping[str, Any]]) -> Case:
+    """A case with its times."""
+    us = {tile_key(row["variant"], row["tile"]): row["us"] for row in rows if "variant" in row and "us" in row}
+    if workload.name == "matmul_fused":
+        options = tuple(fused_tiles.options(workload))
+    else:
+        options = tuple(option for step in steps.TILES for option in steps.options(workload, step))
+    made = [fit_products.work_of(workload, option.variant, option.tile) for option in options]
+    known = {tile_key(option.variant, option.tile) for option in options}
+    return Case(
+        file,
+        f"{workload.name} {workload.sizes} {workload.options}",
+        workload.name,
+        workload,
+        fit_products.copied_us(workload),
+        options,
+        tuple(m[0] for m in made if m),
+        tuple(m[1] for m in made if m),
+        {key: time for key, time in us.items() if key in known},
+    )
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Case]]:
+    """The first line of a file, and its cases of the kernels."""
+    data = path.read_bytes()
+    head, *values = map(json.loads, (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines())
+    facts = facts_of(find_gpu(head["gpu"]))
+    cases = [
+        case_of(path.name, registry.get(v["kernel"])(**v["sizes"], **v["options"]).on(facts), v["rows"])
+        for v in values
+        if v["kernel"] in KERNELS
+    ]
+    return head, [case for case in cases if case.us]
+
+
+def of_grid(kernel: str, facts: DeviceFacts) -> list[Case]:
+    """The products of the grid, which have no times."""
+    shapes = [shape.workload for shape in grid(0).shapes]
+    return [case_of("", w.on(facts), ()) for w in shapes if w.name == kernel and w.layout == "tn"]
+
+
+class Choices:
+    """For each case and each set of programs of an option, the option with the smallest prediction, and its time."""
+
+    def __init__(self, cases: Sequence[Case], rates: Mapping[str, StreamRates]) -> None:
+        self.cases = list(cases)
+        found = [self._of(case, rates) for case in cases]
+        self.bundles = sorted({bundle for of_case, _ in found for bundle in of_case})
+        self.programs = sorted({program for bundle in self.bundles for program in bundle})
+        at = {bundle: i for i, bundle in enumerate(self.bundles)}
+        shape = len(cases), len(self.bundles)
+        self.predicted, self.us = np.full(shape, np.inf), np.full(shape, np.inf)
+        for row, (of_case, _) in enumerate(found):
+            for bundle, (predicted, us) in of_case.items():
+                self.predicted[row, at[bundle]], self.us[row, at[bundle]] = predicted, us
+        self.best = np.array([best for _, best in found])
+        self.needed = np.array([[program in bundle for program in self.programs] for bundle in self.bundles])
+
+    @staticmethod
+    def _of(case: Case, rates: Mapping[str, StreamRates]) -> tuple[dict[tuple[str, ...], tuple[float, float]], float]:
+        predicted = predictions(case, rates)
+        keys = [tile_key(option.variant, option.tile) for option in case.options]
+        best = min(case.us.values(), default=math.inf)
+        logs: dict[str, list[float]] = {name: [] for name in MODELS}
+        for key, name, value in zip(keys, case.models, predicted, strict=True):
+            if key in case.us and case.us[key] < NEAR * best:
+                logs[name].append(math.log(case.us[key] / value))
+        every = [value for of_model in logs.values() for value in of_model]
+        middle = float(np.median(every)) if every else 0.0
+        factors = {name: math.exp(float(np.median([*of_model, middle]))) for name, of_model in logs.items()}
+        found: dict[tuple[str, ...], tuple[float, float]] = {}
+        for option, key, name, value in zip(case.options, keys, case.models, predicted, strict=True):
+            if option.programs not in found or value < found[option.programs][0]:
+                found[option.programs] = float(value), case.us.get(key, float(value) * factors[name])
+        return found, best if case.us else min(us for _, us in found.values())
+
+    def regrets(self, programs: Iterable[int], margin: float) -> Any:
+        """The regret of each case with these programs."""
+        within = np.zeros(len(self.programs), bool)
+        within[list(programs)] = True
+        shared = ~(self.needed & ~within).any(1)
+        rows = np.arange(len(self.cases))
+        taken = np.where(shared, self.predicted, np.inf).argmin(1)
+        fastest = self.predicted.argmin(1)
+        slow = self.predicted[rows, taken] > self.predicted[rows, fastest] * (1 + margin)
+        served = np.isfinite(self.predicted[rows, taken]) & shared[taken]
+        taken = np.where(slow & math.isfinite(margin) | (~served & math.isfinite(margin)), fastest, taken)
+        served |= math.isfinite(margin)
+        return np.where(served, np.maximum(self.us[rows, taken] / self.best - 1, 0), MISSING)
+
+    def search(self, count: int) -> frozenset[int]:
+        """At most ``count`` programs with a small mean regret if no others are taken."""
+        moves = [frozenset(map(int, np.flatnonzero(row))) for row in self.needed]
+        found: frozenset[int] = frozenset()
+
+        def mean(programs: frozenset[int]) -> float:
+            return float(np.minimum(self.regrets(programs, math.inf), MISSING).mean())
+
+        while tried := [found | move for move in moves if not move <= found and len(found | move) <= count]:
+            found = min(tried, key=mean)
+        least = mean(found)
+        while True:
+            exchanged = (found - {old} | {new} for old in found for new in range(len(self.programs)) if new not in found)
+            better = next((each for each in exchanged if mean(each) < least - 1e-6), None)
+            if better is None:
+                return found
+            found, least = better, mean(better)
+
+
+def predictions(case: Case, rates: Mapping[str, StreamRates]) -> Any:
+    """The predicted times of the options of a case."""
+    found = np.empty(len(case.options))
+    for name in set(case.models):
+        at = np.flatnonzero([model == name for model in case.models])
+        found[at] = stream_model.predicted_us(rates[name], fit_products.arrays([case.works[i] for i in at]), 1.0)
+    return found + case.beside
+
+
+def taken(case: Case, rates: Mapping[str, StreamRates], shared: SharedPrograms) -> Option:
+    """What the choice takes for a case."""
+    options = [
+        Option(o.variant, o.tile, float(us), o.programs)
+        for o, us in zip(case.options, predictions(case, rates), strict=True)
+    ]
+    return shared.best(options)
+
+
+def needed(grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> int:
+    """The most programs that the cases of a type in the grid need."""
+    by_type: dict[str, set[str]] = {}
+    for case in grid_cases:
+        by_type.setdefault(case.workload.dtype, set()).update(taken(case, rates, shared).programs)
+    return max(map(len, by_type.values()))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Programs, what the grid needs with them for a type, and the mean regret."""
+
+    shared: SharedPrograms
+    needed: int
+    regret: float
+
+
+def searched(cases: Sequence[Case], grid_cases: Sequence[Case], rates: Mapping[str, StreamRates]) -> list[Found]:
+    """The sets of programs that the search finds, with each margin."""
+    measured, both = Choices(cases, rates), Choices([*cases, *grid_cases], rates)
+    found = []
+    for count in COUNTS:
+        programs = frozenset(both.programs[i] for i in both.search(count))
+        within = [i for i, program in enumerate(measured.programs) if program in programs]
+        for margin in MARGINS:
+            shared = SharedPrograms(programs, margin)
+            regret = float(measured.regrets(within, margin).mean())
+            found.append(Found(shared, needed(grid_cases, rates, shared), regret))
+    return found
+
+
+def best(found: Sequence[Found], every: float, cost: float, limit: int | None) -> Found:
+    """The fewest programs whose regret is at most ``cost`` above ``every``, or the least regret with at most ``limit``."""
+    if limit is not None:
+        within = [each for each in found if each.needed <= limit]
+        if not within:
+            raise PtxkitError(f"no set of programs with which the grid needs at most {limit} was found")
+        return min(within, key=lambda each: (each.regret, each.needed))
+    cheap = [each for each in found if each.regret <= every + cost]
+    return min(cheap or found, key=lambda each: (each.needed, each.regret))
+
+
+def regrets(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> Any:
+    """The regret of each case with these programs."""
+    choices = Choices(cases, rates)
+    return choices.regrets([i for i, p in enumerate(choices.programs) if p in shared.programs], shared.margin)
+
+
+def held_out(
+    rows: Sequence[Any], cases: Sequence[Case], grid_cases: Sequence[Case], folds: int, cost: float, limit: int | None
+) -> tuple[Any, Any]:
+    """The regrets by a fit and a search without the cases of the same sizes; with the shared programs, and with all."""
+    sizes = sorted({case.sizes for case in cases})
+    shared, every = [], []
+    for fold in range(folds):
+        out = set(sizes[fold::folds])
+        rates = fit_products.best_of([row for row in rows if row.case[2] not in out], 1, 20000).models
+        kept, rest = ([case for case in cases if (case.sizes in out) == left] for left in (False, True))
+        all_programs = float(regrets(kept, rates, SharedPrograms()).mean())
+        found = best(searched(kept, grid_cases, rates), all_programs, cost, limit)
+        shared.append(regrets(rest, rates, found.shared))
+        every.append(regrets(rest, rates, SharedPrograms()))
+    return np.concatenate(shared), np.concatenate(every)
+
+
+def exceptions(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> list[dict[str, Any]]:
+    """The measured cases in which the choice is slower than the fastest measured tile, by the latest file with each."""
+    found: dict[str, dict[str, Any]] = {}
+    for case, regret in zip(cases, regrets(cases, rates, shared), strict=True):
+        w = case.workload
+        key = min(case.us, key=lambda each: case.us[each])
+        fastest = next(o for o in case.options if tile_key(o.variant, o.tile) == key)
+        if w.layout != "tn" or getattr(w, "batch", 1) > 1:
+            continue
+        found.pop(case.sizes, None)
+        if regret > EXCEPTION:
+            sizes = {name: getattr(w, name) for name in ("m", "n", "k")}
+            tile = {"variant": fastest.variant, "tile": dict(fastest.tile)}
+            found[case.sizes] = {"kernel": w.name, **sizes, "dtype": w.dtype, **tile, "us": case.best_us}
+    return list(found.values())
+
+
+def with_exceptions(cases: Sequence[Case], found: Any, excepted: Sequence[Mapping[str, Any]]) -> Any:
+    """The regrets of cases after the exceptions."""
+    by_sizes = {tuple(e[k] for k in ("kernel", "m", "n", "k", "dtype")): e for e in excepted}
+    result = np.array(found)
+    for i, case in enumerate(cases):
+        w = case.workload
+        exception = by_sizes.get((w.name, w.m, w.n, w.k, w.dtype))
+        if exception and (us := case.us.get(tile_key(exception["variant"], exception["tile"]))) is not None:
+            result[i] = us / case.best_us - 1
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
+    parser.add_argument("--cost", type=float, default=0.005, metavar="X", help="let the mean regret grow by at most X")
+    parser.add_argument("--limit", type=int, metavar="N", help="let the grid need at most N programs for a type")
+    parser.add_argument("--folds", type=int, default=0, metavar="N", help="also search N times without a part of the cases")
+    parser.add_argument("--dry-run", action="store_true", help="print without writing")
+    given = parser.parse_args(arguments)
+    try:
+        files = [read(path) for path in given.times]
+        rows = [row for path in given.times for row in fit_products.read(path)[1]]
+        rates = fitted_products()
+        facts = facts_of(find_gpu(files[0][0]["gpu"]))
+        written: dict[str, Any] = {
+            "written_by": "scripts/choose_programs.py",
+            "measured_on": {k: files[0][0][k] for k in ("gpu", "driver", "nvrtc") if k in files[0][0]},
+            "kernels": {},
+            "exceptions": [],
+        }
+        for kernel in KERNELS:
+            cases = [case for _, of_file in files for case in of_file if case.kernel == kernel]
+            on_grid = of_grid(kernel, facts)
+            every = regrets(cases, rates, SharedPrograms())
+            sets = searched(cases, on_grid, rates)
+            shared = best(sets, float(every.mean()), given.cost, given.limit).shared
+            print(f"{kernel}: {len(shared.programs)} programs, margin {shared.margin:.0%}; the grid needs at most", end=" ")
+            print(f"{needed(on_grid, rates, shared)} for a type, without them {needed(on_grid, rates, SharedPrograms())}")
+            for limit in SHOWN:
+                least = min((each.regret for each in sets if each.needed <= limit), default=math.nan)
+                print(f"  at most {limit} programs: mean regret {least:.1%}")
+            found = regrets(cases, rates, shared)
+            excepted = exceptions(cases, rates, shared)
+            print(summary("  all programs", every))
+            print(summary("  shared programs", found))
+            print(summary(f"  with {len(excepted)} exceptions", with_exceptions(cases, found, excepted)))
+            if given.folds > 1:
+                out, others = held_out(rows, cases, on_grid, given.folds, given.cost, given.limit)
+                print(summary(f"  all programs, without the case in the fit ({given.folds} folds)", others))
+                print(summary("  shared programs, without the case in fit and search", out))
+            written["kernels"][kernel] = {"margin": shared.margin, "programs": sorted(shared.programs)}
+            written["exceptions"] += excepted
+    except (PtxkitError, OSError, KeyError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not given.dry_run:
+        FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""The programs that products by wgmma share, the margin for others, and the measured exceptions of a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ptxkit.bench.shapes.grid import grid
+from ptxkit.kernels.gemm import programs, steps
+from ptxkit.kernels.gemm.matmul_fused import MatmulFused
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+from ptxkit.kernels.gemm.programs import Option, SharedPrograms
+from ptxkit.kernels.measured import fitted_products
+from ptxkit.targets import Target
+from ptxkit.targets.gpus import facts_of, find_gpu
+from ptxkit.workload.choice import choose
+
+SM_90A = Target.parse("sm_90a")
+H200 = facts_of(find_gpu("NVIDIA H200"))
+KERNELS = {"matmul_wgmma": MatmulWgmma, "matmul_fused": MatmulFused}
+
+
+def option(predicted_us, *needed):
+    return Option("step", {}, predicted_us, needed)
+
+
+@pytest.mark.parametrize(
+    ("special_us", "taken"),
+    [(95.0, "shared"), (91.0, "shared"), (90.0, "special"), (120.0, "shared")],
+)
+def test_another_program_is_taken_if_it_gains_more_than_the_margin(special_us, taken):
+    shared = SharedPrograms(frozenset({"shared", "copies"}), 0.1)
+    options = [option(special_us, "special", "copies"), option(100.0, "shared", "copies"), option(130.0, "shared")]
+    assert shared.best(options).programs[0] == taken
+
+
+def test_without_a_shared_program_the_fastest_is_taken():
+    options = [option(3.0, "a"), option(2.0, "b", "copies")]
+    assert SharedPrograms(frozenset({"copies"}), 0.5).best(options).predicted_us == 2.0
+
+
+def test_the_grid_needs_few_programs():
+    """38 products of bf16 needed 29 when each took the program that was predicted to be the fastest."""
+    found = {
+        repr(program)
+        for shape in grid(0).of_families(["product_bf16"]).shapes
+        for program in choose(shape.workload.on(H200), target=SM_90A).chosen.resolved.programs
+    }
+    assert len(found) <= 16
+
+
+def exceptions():
+    return sorted(programs.product_programs().exceptions.items())
+
+
+@pytest.mark.parametrize(("key", "taken"), exceptions()[::5], ids=str)
+def test_measured_exceptions_are_taken_on_their_gpu(key, taken):
+    kernel, m, n, k, dtype = key
+    workload = KERNELS[kernel](m=m, n=n, k=k, dtype=dtype)
+    choice = choose(workload.on(H200), target=SM_90A)
+    assert choice.variant == taken[0]
+    assert taken[1].items() <= choice.tile.items()
+
+
+def test_exceptions_belong_to_one_gpu_and_to_exact_sizes(monkeypatch):
+    workload = MatmulWgmma(m=776, n=1032, k=4104).on(H200)
+    slow = max((o for step in steps.TILES for o in steps.options(workload, step)), key=lambda o: o.predicted_us)
+    read = programs.product_programs()
+    table = {("matmul_wgmma", 776, 1032, 4104, "bf16"): (slow.variant, dict(slow.tile))}
+    monkeypatch.setattr(programs, "product_programs", lambda: replace(read, exceptions=table))
+    assert choose(workload, target=SM_90A).tile.items() >= slow.tile.items()
+    for other in (replace(H200, gpu="NVIDIA H100 PCIe"), replace(H200, sms=78, gpu="")):
+        assert not choose(workload.on(other), target=SM_90A).tile.items() >= slow.tile.items()
+    assert not choose(MatmulWgmma(m=776, n=1032, k=4112).on(H200), target=SM_90A).tile.items() >= slow.tile.items()
+
+
+def test_the_programs_of_the_file_have_declared_tiles():
+    """So that a renamed parameter, or a value that was removed, does not leave programs that no tile has."""
+    for kernel, shared in programs.product_programs().shared.items():
+        variants = KERNELS[kernel].variants()
+        for name in shared.programs - {programs.COPIES}:
+            of, *values = name.split()
+            (space, names), *_ = (
+                (variants[variant].tile, names)
+                for variant, (template, names) in programs.TEMPLATES.items()
+                if template == of and variant in variants
+            )
+            tile = dict(value.split("=") for value in values)
+            assert set(tile) - {"PAIRS", "STAGED"} == set(names)
+            assert all(int(tile[parameter]) in space[parameter] for parameter in names), name
+
+
+@pytest.fixture
+def script(monkeypatch):
+    path = Path(__file__).parents[2] / "scripts"
+    monkeypatch.syspath_prepend(str(path))
+    spec = importlib.util.spec_from_file_location("choose_programs", path / "choose_programs.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "choose_programs", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_search_prefers_programs_that_serve_more_cases(script):
+    """Times equal to the predictions: with all programs there is no regret, with few of them more than with many."""
+    rates, cases = fitted_products(), []
+    for mnk in ((5, 4096, 4096), (48, 2304, 2304), (300, 4096, 4096)):
+        empty = script.case_of("made", MatmulWgmma(*mnk).on(H200), ())
+        rows = [
+            {"variant": o.variant, "tile": o.tile, "us": float(us)}
+            for o, us in zip(empty.options, script.predictions(empty, rates), strict=True)
+        ]
+        cases.append(script.case_of("made", empty.workload, rows))
+    choices = script.Choices(cases, rates)
+    means = [choices.regrets(choices.search(count), float("inf")).mean() for count in (1, 2, 3)]
+    assert means[0] > means[1] >= means[2] == pytest.approx(0)
+    assert choices.regrets(range(len(choices.programs)), 0.0).max() == pytest.approx(0)
+    assert choices.regrets((), 0.05).max() == pytest.approx(0)  # without shared programs the fastest is taken
