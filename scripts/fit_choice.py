@@ -20,7 +20,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -173,17 +173,21 @@ def given_cases(
     return not given.dry_run, heads, cases
 
 
-def write_coefficients(path: Path, script: str, heads: Sequence[dict[str, Any]], cases: int, found: Any) -> None:
+def write_coefficients(
+    path: Path, script: str, heads: Sequence[dict[str, Any]], cases: int, found: Any, beside: Mapping[str, Any] | None = None
+) -> None:
     """Write coefficients with what they were fitted to.
 
     Args:
         script: that fitted them. heads: first lines of the files of times. cases: their number. found: a dataclass.
+        beside: further members.
     """
     fields = {
         "written_by": script,
         "measured_on": [{k: head.get(k) for k in ("gpu", "driver", "nvrtc", "seed")} for head in heads],
         "cases": cases,
         "coefficients": dataclasses.asdict(found),
+        **(beside or {}),
     }
     path.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path}")

@@ -8,7 +8,8 @@ factors in turn, from the present values, until nothing improves. The coefficien
 those with the smallest mean regret of the choice between one launch and two.
 
 Printed is the regret of the tile and of the variant that the model takes, of those that were measured, also with each case left
-out of the fit in turn.
+out of the fit in turn. Cases in which it is more than EXCEPTION become measured exceptions: on that GPU, the fastest measured
+tile, or two launches, are taken at exactly these sizes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, f
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
 
+EXCEPTION = 0.03
 OF_TWO = {  # values that are tried for the variants with partial sums
     "second_us": (2.5, 3.0, 3.5, 4.0, 4.5),
     "second_copy": (0.9, 1.0, 1.1, 1.2, 1.3),
@@ -44,6 +46,7 @@ class Case:
     """The tiles of one_launch of a case with their times in microseconds, and the least of the variants with partial sums."""
 
     workload: Any
+    tiles: tuple[Tile, ...]
     rows: tuple[tuple[Parts, float], ...]
     two_us: float
 
@@ -70,7 +73,8 @@ def cases_of(path: Path) -> list[Case]:
         tiles = [(tile, time) for tile, time in tiles if usable(workload, tile) is True]
         two = [row["us"] for row in timed if row.get("variant") in ("vectorized", "pipelined")]
         if tiles and two:
-            found.append(Case(workload, tuple((parts(workload, tile), time) for tile, time in tiles), min(two)))
+            rows = tuple((parts(workload, tile), time) for tile, time in tiles)
+            found.append(Case(workload, tuple(tile for tile, _ in tiles), rows, min(two)))
     return found
 
 
@@ -120,6 +124,18 @@ def rounded(c: Coefficients) -> Coefficients:
     return Coefficients(**{name: float(f"{value:.3g}") for name, value in dataclasses.asdict(c).items()})
 
 
+def exceptions(cases: Sequence[Case], c: Coefficients) -> list[dict[str, Any]]:
+    """The cases in which the model takes a slower tile or variant, with the fastest one."""
+    found = []
+    for case in cases:
+        w, fastest = case.workload, min(range(len(case.rows)), key=lambda i: case.rows[i][1])
+        if regret(case, c) > EXCEPTION:
+            tile = None if case.two_us < case.best_us else dict(case.tiles[fastest])
+            sizes = {"kernel": w.name, "rows": w.rows, "cols": w.cols, "dtype": w.dtype}
+            found.append({**sizes, "tile": tile, "us": min(case.best_us, case.two_us)})
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     given = given_cases(arguments, __doc__, cases_of, "no tiles of one_launch were measured")
     if given is None:
@@ -134,10 +150,14 @@ def main(arguments: Sequence[str]) -> int:
     print(summary("tile of one launch", [case.taken(found)[1] / case.best_us - 1 for case in cases]))
     print(summary("variant and tile", [regret(case, found) for case in cases]))
     print(summary("variant and tile, case left out of the fit", left_out))
+    excepted = exceptions(cases, found)
+    by_exception = [0.0 if regret(case, found) > EXCEPTION else regret(case, found) for case in cases]
+    print(summary(f"variant and tile, {len(excepted)} measured exceptions", by_exception))
     for name, value in dataclasses.asdict(found).items():
         print(f"{name} = {value:g}")
     if writes:
-        write_coefficients(FILE, "scripts/fit_gradients.py", heads, len(cases), found)
+        beside = {"exceptions": excepted}
+        write_coefficients(FILE, "scripts/fit_gradients.py", heads, len(cases), found, beside)
     return 0
 
 

@@ -4,7 +4,8 @@
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
-and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``. Minimized is the sum of
+and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``; step 14 and
+``cluster_k``, which are chosen from the first fit with times of them on. Minimized is the sum of
 
 - the mean of |log(predicted / measured)|, where slow tiles count less, by the square of the fastest time of their case over
   theirs, and cases with many tiles less for each of them;
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.errors import PtxkitError
-from ptxkit.kernels.gemm import fused_tiles, stream_k, stream_model, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, fused_tiles, stream_k, stream_model, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates
 from ptxkit.targets.gpus import facts_of, find_gpu
@@ -44,7 +45,7 @@ LIMITS = {
     "latency_us": (0.8, 4.0),
     "hit_us": (0.3, 1.5),
 }
-MODELS = ("products", "unaligned", "swapped", "stream_k")
+MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k")  # the last one may have no times
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -86,6 +87,8 @@ class Row:
 def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
     """The model of a variant and what a launch with this tile does; None for other variants."""
     if w.name == "matmul_fused":
+        if variant == "cluster_k":
+            return "cluster_k", cluster_k.stream_work(w, t, w.itemsize, w.batch)
         if variant == "stream_k":
             return "stream_k", stream_k.stream_work(w, t, w.itemsize, w.batch)
         return ("products", wgmma_tiles.stream_work(fused_tiles.alike(w), t)) if variant == "fused" else None
@@ -95,6 +98,8 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return "unaligned", wgmma_tiles.stream_work(w, {**t, "CLUSTER_M": 1, "CLUSTER_N": 1})
     if variant == "step9_swapped":
         return "swapped", swapped.stream_work(w, t)
+    if variant == "step14_cluster_k":
+        return "cluster_k", cluster_k.stream_work(w, t)
     return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
@@ -203,7 +208,8 @@ def moved(rates: StreamRates, rng: np.random.Generator, size: float) -> StreamRa
 
 def best_of(rows: Sequence[Row], starts: int, steps: int) -> Search:
     """The best of several searches."""
-    searches = [Search(rows, dict.fromkeys(MODELS, START)) for _ in range(starts)]
+    models = dict.fromkeys((name for name in MODELS if any(row.model == name for row in rows)), START)
+    searches = [Search(rows, models) for _ in range(starts)]
     return searches[min(range(starts), key=lambda seed: searches[seed].improve(steps, seed))]
 
 

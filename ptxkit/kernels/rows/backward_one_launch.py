@@ -77,6 +77,22 @@ def fitted() -> Coefficients:
     return Coefficients(**json.loads(FILE.read_text(encoding="utf-8"))["coefficients"])
 
 
+@cache
+def exceptions() -> Mapping[tuple[str, str, int, int, str], Mapping[str, Any] | None]:
+    """GPU, kernel, rows, columns and type -> the fastest measured tile, or None where two launches were faster.
+
+    They are the measured cases in which the model chose a slower one.
+    """
+    read = json.loads(FILE.read_text(encoding="utf-8"))
+    gpu = read["measured_on"][0]["gpu"]
+    return {(gpu, e["kernel"], e["rows"], e["cols"], e["dtype"]): e["tile"] for e in read["exceptions"]}
+
+
+def exception_key(w: Any) -> tuple[str, str, int, int, str]:
+    """The key of a workload in :func:`exceptions`."""
+    return w.device.gpu, w.name, w.rows, w.cols, w.dtype
+
+
 def registers(w: Any, t: Tile) -> int:
     """Registers of a thread, in the multiples that the hardware gives out."""
     held = 2 * width(w.dtype) * t.VECTORS + BESIDE + SHIFTED_BESIDE * t.SHIFTED
@@ -229,12 +245,17 @@ def ordered(w: Any) -> tuple[tuple[float, Mapping[str, Any]], ...]:
 
 
 def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
-    """Tiles in the order of their predicted times."""
-    yield from (tile for _, tile in ordered(w))
+    """A measured exception, then tiles in the order of their predicted times."""
+    measured = exceptions().get(exception_key(w))
+    if measured is not None:
+        yield measured
+    yield from (tile for _, tile in ordered(w) if tile != measured)
 
 
 def slower(w: Any) -> str | None:
     """Why the variants with partial sums are faster."""
+    if (key := exception_key(w)) in exceptions():
+        return "two launches were measured to be faster at these sizes" if exceptions()[key] is None else None
     tiles = ordered(w)
     if not tiles:
         return None
