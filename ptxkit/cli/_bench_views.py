@@ -257,6 +257,7 @@ def precision(
     from ptxkit.bench.report.precision import precision_csv, precision_json, precision_table
     from ptxkit.cli import _bench_verdict
     from ptxkit.cli._progress import progress
+    from ptxkit.cli._text import to_stderr
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
 
@@ -278,9 +279,21 @@ def precision(
             value: described(**{**base.sizes, **base.options, over: value})
             for value in dtypes_of(described, over, chosen_values)
         }
-        same = [Plan(workload, plan.variants) for workload in workloads.values()]
-        check_tile(tile, same)
-        found = compare_dtypes(workloads, device, variants=plan.variants, target=target, tile=tile, seed=seed, say=say)
+        check_tile(tile, [Plan(workload, plan.variants) for workload in workloads.values()])
+        left_out = list[str]()
+        found = compare_dtypes(
+            workloads,
+            device,
+            variants=plan.variants,
+            target=target,
+            tile=tile,
+            seed=seed,
+            say=say,
+            leave_out=None if chosen_values else left_out.append,
+        )
+    for remark in left_out:
+        to_stderr(remark)
+    same = [Plan(workloads[of.value], plan.variants) for of in found]
     cases = {of.value: case_result(of.workload, of.rows, device, seed) for of in found}
     kept = Kept(None)
     if is_timed(device):

@@ -111,6 +111,19 @@ def test_quantized_inputs_are_refused():
         compare_dtypes(small, emulating_device())
 
 
+def test_a_type_of_other_data_is_left_out_where_two_others_remain():
+    kernel = registry.get("matmul_fused")
+    sizes = {"m": 64, "n": 64, "k": 64}
+    made = {value: kernel(**sizes, dtype=value) for value in ("bf16", "f16", "s8")}
+    left_out: list[str] = []
+    found = compare_dtypes(made, emulating_device(), variants=("fused",), leave_out=left_out.append)
+    assert [of.value for of in found] == ["bf16", "f16"]
+    assert left_out == ["s8 is left out: its inputs are no roundings of those in f16"]
+    del made["f16"]
+    with pytest.raises(UsageError, match="is no rounding of that in"):
+        compare_dtypes(made, emulating_device(), variants=("fused",), leave_out=left_out.append)
+
+
 def test_the_same_seed_gives_the_same_errors():
     runs = [
         compare_dtypes(workloads("swiglu", rows=2, cols=64), emulating_device(), variants=("fused",), seed=s)

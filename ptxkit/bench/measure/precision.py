@@ -83,6 +83,7 @@ def compare_dtypes(
     tile: Mapping[str, Any] | None = None,
     seed: int = 0,
     say: Callable[[str], None] = lambda what: None,
+    leave_out: Callable[[str], None] | None = None,
 ) -> list[OfDtype]:
     """Run and verify every variant in each dtype, and compare all outputs with one reference.
 
@@ -91,6 +92,8 @@ def compare_dtypes(
         device: the device to run on; one that counts also counts. variants: names; empty for all.
         target: target to compile for; None for that of the device. tile: parameters to fix. seed: of the random inputs.
         say: called with a description of the current step.
+        leave_out: called with the reason for each dtype that is left out, because its inputs are no roundings of the data; None
+            for an error instead.
 
     Raises:
         UsageError: the inputs of two dtypes are not roundings of the same data, for instance because they are quantized, or
@@ -103,9 +106,20 @@ def compare_dtypes(
     widest = max(drawn, key=lambda value: _mantissa_bits(drawn[value].values()))
     master = execute.Data(bound[widest], seed, drawn[widest])
     reference = _floating_outputs(bound[widest], master.expected)
-    found = []
+    rounded, refused = dict[str, dict[str, Any]](), dict[str, UsageError]()
     for value, workload in bound.items():
-        inputs = _rounded(workload, value, drawn[value], widest, master.inputs)
+        try:
+            rounded[value] = _rounded(workload, value, drawn[value], widest, master.inputs)
+        except UsageError as error:
+            refused[value] = error
+    if refused and (leave_out is None or len(rounded) < 2):
+        raise next(iter(refused.values()))
+    for value in refused:
+        assert leave_out is not None
+        leave_out(f"{value} is left out: its inputs are no roundings of those in {widest}")
+    found = []
+    for value, inputs in rounded.items():
+        workload = bound[value]
         if value != widest:
             same = execute.Data(workload, seed, master.inputs)
             limit = ROUNDINGS * 2.0 ** -(_mantissa_bits(drawn[value].values()) + 1)
