@@ -376,7 +376,7 @@ def roofline(
     kind: Any,
     as_json: bool,
 ) -> int:
-    """Show results below the roofline of their run, or counts below documented roofs.
+    """Show results, or counts of the emulator, below a roofline.
 
     RESULTS: a file that bench run --json wrote on a GPU. KERNEL: show only these kernels. With --output, draw the roofline.
     A type without a measured peak is compared with the documented one, which is marked as such; without either, the

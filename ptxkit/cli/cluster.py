@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def command() -> None:
-    """Start the scheduler and the workers of a Dask cluster, and show their state.
+    """Start a Dask cluster, its workers, and show their state.
 
     Commands with --cluster ADDRESS, such as `ptxkit sweep tiles`, compile and measure on these workers. A worker executes any
     code that is sent to it, with the rights of the user who started it.
@@ -28,7 +28,7 @@ def command() -> None:
 @command.command()
 @click.argument("directory", type=click.Path())
 def keys(directory: str) -> None:
-    """Write the keys for encrypted connections between the machines of a cluster.
+    """Write the keys for encrypted connections.
 
     DIRECTORY: is created, with the files ca.pem, cert.pem and key.pem. Copy it to each machine, readable by you alone, and give
     it to --tls there. The keys are valid for a year; whoever has them can execute code on the workers.
@@ -81,11 +81,12 @@ def worker(
     tls: str | None,
     insecure: bool,
 ) -> None:
-    """Run a worker for each GPU of this machine, or one without a GPU.
+    """Run a worker for each GPU of this machine.
 
-    ADDRESS: of the scheduler, such as tls://node1:8786. Each worker measures on its own GPU, which no other worker may use, and
-    compiles in processes beside it. A worker without a GPU compiles, and measures in the emulator. A worker that dies is
-    started again. The command runs until Ctrl-C or SIGTERM, or until the scheduler has not answered for a minute.
+    ADDRESS: of the scheduler, such as tls://node1:8786. A machine without a GPU runs one worker. Each worker measures on
+    its own GPU, which no other worker may use, and compiles in processes beside it. A worker without a GPU compiles, and
+    measures in the emulator. A worker that dies is started again. The command runs until Ctrl-C or SIGTERM, or until the
+    scheduler has not answered for a minute.
     """
     import os
 
@@ -111,7 +112,7 @@ def worker(
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None:
-    """Show the workers of a cluster: their GPUs, drivers, versions, caches and tasks.
+    """Show the workers of a cluster with their GPUs and tasks.
 
     ADDRESS: of the scheduler, such as tls://node1:8786. The last column states why a worker cannot be used from this machine.
     """

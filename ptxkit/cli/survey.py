@@ -49,7 +49,7 @@ HEADINGS = {
 @format_option
 @click.option("--json", "json_file", metavar="FILE", help="Write the survey (ptxkit.survey/2) to FILE, - for stdout.")
 def command(folders: tuple[str, ...], **given: Any) -> int:
-    """Compile every .cu and .ptx file in folders, and tabulate what became of each.
+    """Compile the .cu and .ptx files of folders, and list verdicts.
 
     A file compiles untouched, compiles with its host code left out, has no device code, is part of another source that
     includes it, is written for another platform, or fails; a failure has its first error, a reason and what to do about it. A

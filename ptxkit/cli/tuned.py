@@ -170,7 +170,7 @@ def push(destination: str, gpu: str | None, dry_run: bool, as_json: bool) -> int
 @click.option("--dry-run", is_flag=True, help="Print the decisions without writing.")
 @json_option
 def pull(origin: str, gpu: str | None, dry_run: bool, as_json: bool) -> int:
-    """Merge the winners in the files of a directory into those of this user.
+    """Merge the winners of a directory into those of this user.
 
     ORIGIN: the directory. The rules are those of push.
     """

@@ -88,6 +88,13 @@ def test_only_a_near_command_is_suggested(tmp_path, words, end):
     assert done.returncode == 2 and done.stderr.strip().endswith(end)
 
 
+@pytest.mark.parametrize("group", [[], ["bench"], ["cache"], ["cluster"], ["sweep"], ["tuned"]], ids=" ".join)
+def test_no_line_of_a_list_of_commands_is_cut_off(tmp_path, group):
+    lines = run(*group, "--help", cwd=tmp_path).stdout.splitlines()
+    assert "Commands:" in lines
+    assert not [line for line in lines if line.endswith("...") and not line.startswith("Usage")]
+
+
 def test_a_file_that_is_here_is_named_with_its_path(tmp_path):
     (tmp_path / "mine.py").write_text("")
     assert "give its path: ./mine.py" in run("run", "mine", cwd=tmp_path).stderr
