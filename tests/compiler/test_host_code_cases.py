@@ -21,6 +21,19 @@ HD = "#ifdef __CUDACC__\n#define HD __host__ __device__\n#else\n#define HD\n#end
 OPS = "OP(two, 2.0f)\nOP(one, 1.0f)\n"
 HOST = "#include <iostream>\nstatic void host_NAME() { std::cout << 1; }\n"
 ACCEPTED = {
+    "constants of constants": (
+        "TWO * x[i] + ONE",
+        "const float ONE = 1.0f;\nstatic const double HALF = ONE / 2;\nconst float TWO = 1.0 / HALF;\n",
+        {},
+    ),
+    "function for both that uses the host": (
+        "f(x[i])",
+        (
+            "#define BOTH __host__ __device__ inline\nBOTH int count(const std::vector<int>& v) { return v.size(); }\n"
+            "BOTH float f(float v) { return 2 * v + 1; }\n"
+        ),
+        {},
+    ),
     "statements from a file": (
         "F(x[i])",
         '__device__ float F(float v) {\n#include "step.inc"\nreturn v; }\n',
@@ -327,6 +340,12 @@ ACCEPTED = {
     ),
 }
 REFUSED = {
+    "function for both that uses the host is called": (
+        "count(*(std::vector<int>*)x) + x[i]",
+        "__host__ __device__ inline int count(const std::vector<int>& v) { return v.size(); }\n",
+        "std::vector",
+    ),
+    "constant that the host computes": ("ONE * x[i]", "float one();\nconst float ONE = one();\n", "ONE|one"),
     "typo in a specialisation": (
         "Tr<float>::a * x[i] + 1",
         (

@@ -36,6 +36,7 @@ from ptxkit.errors import CompileError
 HOST_FUNCTION = "explicitly marked as a __host__ function is not allowed"
 STATIC_OVERLOAD = "static and nonstatic member functions with same parameter types cannot be overloaded"
 ANNOTATED_LAMBDA = "annotation on lambda is not allowed in JIT mode"
+DYNAMIC = "dynamic initialization is not supported for a __device__ variable"
 ROUNDS = 24  # compilations, each of which leaves out what the errors of the one before are about
 OF_THRUST = (
     "of Thrust, device code can use types, iterators, and algorithms with the policy thrust::seq or thrust::device, which the "
@@ -91,7 +92,7 @@ class Extraction:
         log = error.log or str(error)
         names = {name for name in _UNKNOWN.findall(log) if name}
         on_demand = any(re.fullmatch(pattern, name) for name in names for pattern, _ in ON_DEMAND)
-        return on_demand or bool(names & PRELUDE_NAMES) or 'namespace "std" has no member' in log
+        return on_demand or bool(names & PRELUDE_NAMES) or 'namespace "std" has no member' in log or DYNAMIC in log
 
     def explains(self, error: CompileError) -> bool:
         """Whether an error is only about a header that is left out here, or about a lambda that is marked for the device."""
@@ -255,6 +256,8 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
                 continue
             if option := _helpful_option(error, request.options, tried, holders):
                 tried.add(option)
+                continue
+            if DYNAMIC in (error.log or str(error)) and found.part.make_constants():
                 continue
             first = first or error
             if _leave_out(found.part, holders, error):

@@ -92,9 +92,11 @@ class Piece:
         device: whether it is device code. member: whether of a class.
         special: ``"constructor"``, ``"destructor"``, ``"virtual"`` or "".
         state: ``"kept"``; ``"annotated"``: ``__device__`` is inserted; ``"declared"``: without its body, so that a use is an
-            error; ``"gone"``; ``"instance"``: a static member function as one that is ``const`` instead.
+            error; ``"gone"``; ``"instance"``: a static member function as one that is ``const`` instead; ``"constant"``: a
+            floating-point variable that is ``constexpr`` instead of ``const``.
         reason: why it is not kept.
         fixed: it is part of a macro's expansion that holds other things, too, and cannot be changed alone.
+        both: it is device code, and marked for the host, too.
         overrides: a virtual function says that it overrides one. shadows: without it, device code might take a variable of the
             same name in another namespace.
     """
@@ -112,6 +114,7 @@ class Piece:
     state: str = "kept"
     reason: str = ""
     fixed: bool = False
+    both: bool = False
     overrides: bool = False
     shadows: bool = False
     owner: Piece | None = None
@@ -213,6 +216,10 @@ class DevicePart:
                 where = self._exact(piece.insert)
                 if where is not None and where[0] is inclusion:
                     changes.append((where[1], "__device__ "))
+            if piece.state == "constant":
+                where = self._exact(piece.start + self._word_const(piece))
+                if where is not None and where[0] is inclusion:
+                    out[where[1] : where[1] + len("const")] = ["constexpr", *[""] * (len("const") - 1)]
             if piece.state == "instance":
                 changes += [(at, text) for where, at, text in self._as_instance(piece) if where is inclusion]
             if piece.state in ("gone", "declared"):
@@ -336,14 +343,29 @@ class DevicePart:
                 return min(ranges, key=lambda found: found[0])[1]
         return None
 
+    def make_constants(self) -> bool:
+        """Let device code use constants in floating point, whose values nvcc knows. Returns whether there are such."""
+        found = [p for p in self.pieces if p.kind == "other" and p.owner is None and p.state == "kept" and not p.device]
+        found = [p for p in found if self._word_const(p) >= 0]
+        for piece in found:
+            piece.state = "constant"
+        return bool(found)
+
+    def _word_const(self, piece: Piece) -> int:
+        """Where the word ``const`` stands in the declaration of a floating-point variable; -1 in any other declaration."""
+        match = _CONSTANT.match(self.unit.text[piece.start : piece.end])
+        return match.start("const") if match else -1
+
     def leave_out(self, piece: Piece, message: str) -> bool:
         """Leave out more of a piece that has an error. Returns whether that was possible.
 
         A use of something that was left out must be an error: functions become deleted ones, classes are only declared, and
         what cannot be declared goes only if nothing that is left names it.
         """
-        if piece.device or piece.fixed or piece.state == "gone" or _within_gone(piece):
+        if piece.fixed or piece.state == "gone" or _within_gone(piece):
             return False
+        if piece.device:  # nvcc lets a function for both use the host's, unless device code calls it
+            return piece.kind == "function" and piece.both and piece.tail >= 0 and self._leave_out_function(piece)
         if piece.kind == "function":
             return self._leave_out_function(piece)
         if piece.kind == "class":
@@ -359,7 +381,8 @@ class DevicePart:
         return piece.owner is not None and self.leave_out(piece.owner, message)
 
     def _leave_out_function(self, piece: Piece) -> bool:
-        declarable = piece.tail >= 0 and self._exact(piece.tail) is not None and self._exact(piece.insert) is not None
+        insertable = piece.device or self._exact(piece.insert) is not None  # device code needs no qualifier
+        declarable = piece.tail >= 0 and self._exact(piece.tail) is not None and insertable
         if piece.state in ("kept", "annotated") and declarable:
             return _set(piece, "declared")
         if piece.state == "kept" and not piece.member:
@@ -374,6 +397,11 @@ class DevicePart:
             if names & self.remaining(piece):
                 return False
         return _set(piece, "gone")
+
+
+_CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*(?P<const>const)\s+(?:float|double)\s+\w+\s*=")
+_FOR_HOSTS = re.compile(r"__host__|HOST_?DEVICE|DEVICE_?HOST", re.IGNORECASE)
+"""In the qualifiers of a function for host and device, with the macros of libraries, which are not expanded."""
 
 
 def _line_span(text: str, line: int) -> tuple[int, int]:
@@ -674,6 +702,7 @@ class _Reader:
         head = self._head(node, start)
         device = self._has_qualifier(head)
         piece = Piece(start, end, self._what(node), self._name(node), "other", device)
+        piece.both = device and _FOR_HOSTS.search(head) is not None
         self._classify(piece, node, inner)
         if not device:
             piece.reason = self._host_reason(inner, head)
@@ -730,6 +759,7 @@ class _Reader:
             words = set(re.findall(r"\w+", _COMMENT_OR_STRING.sub(" ", head)))
             piece = Piece(start, end, self._what(node), self._name(node), "other", self._has_qualifier(head))
             piece.member, piece.owner = True, owner
+            piece.both = piece.device and _FOR_HOSTS.search(head) is not None
             self._classify(piece, node, inner)
             plain = re.sub(r"<.*", "", class_name)
             if piece.kind == "function":
