@@ -9,6 +9,7 @@ the tensor cores (f64 on the CUDA cores too), with f32 or s32 accumulation. A ra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -190,12 +191,16 @@ def gpu_named(name: str) -> Gpu | None:
 def find_gpu(name: str) -> Gpu:
     """The documented GPU of that name, or the one whose name contains it in any case: ``"NVIDIA H200"``, ``"h200"``.
 
+    Names that contain it as whole words come first: ``"L4"`` is the L4, not the L40S.
+
     Raises:
         UsageError: no documented GPU, or more than one, has such a name.
     """
     if (exact := gpu_named(name)) is not None:
         return exact
-    found = [gpu for gpu in GPUS if name.lower() in gpu.name.lower()]
+    words = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+    whole = [gpu for gpu in GPUS if words.search(gpu.name)]
+    found = whole or [gpu for gpu in GPUS if name.lower() in gpu.name.lower()]
     if len(found) == 1:
         return found[0]
     if found:

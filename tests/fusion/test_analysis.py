@@ -199,6 +199,11 @@ def test_other_gpus_have_other_verdicts():
     assert met == {"T4": False, "B200": True}
 
 
+@pytest.mark.parametrize(("given", "name"), [("l4", "L4"), ("nvidia l4", "L4"), ("L40", "L40S"), ("4090", "GeForce RTX 4090")])
+def test_a_gpu_is_found_by_a_part_of_its_name_and_first_by_whole_words(given, name):
+    assert machine_for(given).gpu.name == f"NVIDIA {name}"
+
+
 def test_unknown_gpus_are_refused():
     with pytest.raises(UsageError, match="no documented GPU 'H900'"):
         machine_for("H900")
