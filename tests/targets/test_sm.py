@@ -33,7 +33,7 @@ def test_ptxas_gives_a_kernel_as_much_static_shared_memory(cc, require_target):
     source = 'extern "C" __global__ void k(int* y) {{ ' + body + " }}"
     image = compile_source(source.format(n=most // 4), target=f"sm_{cc}")
     assert image.functions["k"].shared_bytes == most
-    with pytest.raises(CompileError, match="too much shared data"):
+    with pytest.raises(CompileError, match="bytes of static shared memory"):
         compile_source(source.format(n=most // 4 + 1), target=f"sm_{cc}", cache=False)
 
 
