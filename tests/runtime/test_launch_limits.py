@@ -107,7 +107,7 @@ def test_static_shared_memory_beyond_48_kib(emulator):
         ".version 8.0\n.target sm_90\n.address_size 64\n.shared .b8 s[49156];\n"
         ".visible .entry k() { .reg .b32 r; mov.u32 r, s; st.shared.u32 [r], r; ret; }"
     )
-    with pytest.raises(CompileError, match="bytes of static shared memory"):
+    with pytest.raises(CompileError, match="too much shared data"):
         assemble(text, cache=False)
     kernel = emulator.load(assemble(text, cubin=False))["k"]
     with pytest.raises(LaunchError, match="49,156 bytes of static shared memory; a kernel may have 49,152"):

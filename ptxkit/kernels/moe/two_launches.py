@@ -17,7 +17,7 @@ from ptxkit.kernels.measured import measured
 from ptxkit.kernels.moe.product import SOURCE, TYPES, Product
 from ptxkit.workload.tolerance import Sums
 
-EXCHANGE_US = 153 / (3584 / 132)  # for each tile of TILE weights x TILE tokens of an SM
+EXCHANGE_US = 153 / 27.15  # for each tile of TILE weights x TILE tokens of an SM
 TILE = 128
 MEASURED_TILES = 16  # tiles of an SM from which the exchange is assumed to cost as much as where it was measured
 THREADS = 256
