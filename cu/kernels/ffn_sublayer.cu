@@ -9,6 +9,7 @@
 //     (`ffn_product_mma`) or by wgmma (`ffn_product_wgmma`).
 // - row_kernels_swapped, `ffn_normalize` and `ffn_product_swapped`: for few rows, whose time is that of reading the
 //     weights. The product has them as its first operand, and loads the first of them while the rows are normalized.
+//     row_kernels_early, `ffn_product_early`: the same with the product of row_kernels.
 // - folded: x is multiplied as it is. gamma is part of the weights (`ffn_fold`, once for each model), and the
 //     epilogue corrects each sum by the row's mean and standard deviation (`ffn_statistics`), so that the normalized
 //     x is neither stored nor read.
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_product_wg
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// row_kernels_swapped: few rows
+// row_kernels_swapped and row_kernels_early: few rows
 
 // Normalizes rows as layernorm.cu does, which launches the next grid before it waits for the previous one. Here it is the
 // other way round, so that the product may read the weights before its own wait.
@@ -72,6 +73,18 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) ffn_product_swappe
     T* out, int m, int n, int k, unsigned stages, unsigned sharing) {
     const ResidualOutput<T> output{out, bias, residual, unsigned(m), unsigned(n)};
     swapped_product<Tile, T, Of, true>(x_map, w_map, output, m, n, k, stages, sharing);
+}
+
+struct EarlyWeights : NoHooks {
+    static constexpr bool EARLY = true;
+};
+
+template <class Tile, class T>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_product_early(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap out_map, const T* bias, const T* residual, T* out, int m, int n, int k) {
+    const ResidualOutput<T> output{out, bias, residual, unsigned(m), unsigned(n)};
+    wgmma_product<Tile, T>(x_map, w_map, out_map, output, m, n, k, EarlyWeights());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

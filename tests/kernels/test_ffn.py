@@ -9,7 +9,7 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.inspect.disassembly import sass
+from ptxkit.isa.parser import parse
 from ptxkit.kernels.ffn import ffn_sublayer
 from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.ffn.linear_layernorm_gelu import LinearLayernormGelu
@@ -117,27 +117,28 @@ def test_every_shape_of_swapped_products(dtype, tile):
     check(device, "ffn_sublayer", "row_kernels_swapped", tile["TOKENS"] + 3, 520, 136, tile, dtype=dtype)
 
 
-def test_only_weights_are_read_before_the_rows_are_normalized():
+@pytest.mark.parametrize(
+    ("name", "kernel"), [("row_kernels_swapped", "ffn_product_swapped"), ("row_kernels_early", "ffn_product_early")]
+)
+def test_only_weights_are_read_before_the_rows_are_normalized(name, kernel):
     """The product starts during the row kernel, which lets it start when all grids before have completed."""
     workload = FfnSublayer(rows=5, hidden=512, features=256)
-    variant = workload.variant("row_kernels_swapped")
+    variant = workload.variant(name)
     normalize, product = (step.image for step in build(workload, variant, Target.parse("sm_90a")).steps)
 
-    def opcodes(image, kernel):
-        (function,) = [found for name, found in sass(image).items() if kernel in name]
-        return [i.opcode for i in function.instructions]
+    def first(image, part, opcode):
+        """The position of an opcode in the PTX of a kernel, which has the order of the source."""
+        (function,) = [found for entry, found in parse(image.ptx).functions.items() if part in entry]
+        return next(i for i, instruction in enumerate(function.instructions) if instruction.opcode.startswith(opcode))
 
-    row = opcodes(normalize, "ffn_normalize")
-    assert row.index("ACQBULK") < row.index("PREEXIT")
-    found = opcodes(product, "ffn_product_swapped")
-    wait = found.index("ACQBULK")
-    assert "UTMALDG" in found[:wait], "no weights are loaded before the wait"
-    assert not {"LDG", "STG", "LD", "ST"} & set(found[:wait])
+    assert first(normalize, "ffn_normalize", "griddepcontrol.wait") < first(normalize, "ffn_normalize", "griddepcontrol.launch")
+    wait = first(product, kernel, "griddepcontrol.wait")
+    assert first(product, kernel, "cp.async.bulk.tensor") < wait < first(product, kernel, "ld.global")
 
 
 def test_rows_that_no_cluster_holds_in_registers_are_refused_by_name():
     workload = FfnSublayer(rows=1, hidden=1 << 20, features=8)
-    for variant in ("folded", "folded_wgmma", "row_kernels_swapped"):
+    for variant in ("folded", "folded_wgmma", "row_kernels_early", "row_kernels_swapped"):
         with pytest.raises(UsageError, match="no cluster holds a row of hidden=1048576 in registers; use row_kernels"):
             workload.variant(variant).select_tile(workload, Target.parse("sm_90a"))
 

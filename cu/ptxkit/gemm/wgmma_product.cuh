@@ -153,6 +153,9 @@ __device__ __forceinline__ void release_stage(unsigned empty, unsigned lane, uns
 struct NoHooks {
     static constexpr int BYTES = 0;      // of shared memory, after those of the product
     static constexpr int OBSERVERS = 0;  // warps of the producer's warpgroup that read each tile of a, 0 to 3
+    // Whether the first rows of b, as many as the ring holds, are loaded before the previous grid has completed. That grid must
+    // have waited for all grids before it when this one starts (follow_previous_grid_later), and must not write b.
+    static constexpr bool EARLY = false;
 
     struct Observer {};
 
@@ -280,7 +283,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     } else {
         barrier_sync();
     }
-    follow_previous_grid();
+    if constexpr (!Hooks::EARLY) follow_previous_grid();
 
     const unsigned tile_rows = (m - 1) / (BM * CLUSTER_M) + 1, tile_cols = (n - 1) / (COLS * CLUSTER_N) + 1;
     const unsigned tiles = tile_rows * tile_cols * parts, steps = (k - 1) / BK + 1;
@@ -291,6 +294,20 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
         if (warp == 0 && elect_sync(all_lanes)) {
             // Direction along k, which alternates: a tile begins with the columns that the previous one left in L2.
             bool backwards = false;
+            unsigned early = 0;  // steps of the first tile whose rows of b are loaded already
+            if constexpr (Hooks::EARLY) {
+                static_assert(CLUSTER == 1 && !GATED, "each CTA loads its own rows of b");
+                if (blockIdx.x < tiles) {
+                    const WgmmaWork t = work(blockIdx.x);
+                    early = min(t.end - t.begin, static_cast<unsigned>(STAGES));
+                    for (unsigned i = 0; i < early; i++) {
+                        mbarrier_arrive_expect_tx(full(i), L::stage_bytes);
+                        load_rows<Of::B_MAJOR, COLS, 1, BATCHED>(base + i * L::stage_bytes + L::a_bytes, b_map,
+                                                                 (t.begin + i) * BK, t.col * COLS, full(i), 0, t.part);
+                    }
+                }
+                follow_previous_grid_later();
+            }
             for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const WgmmaWork t = work(tile);
                 const int row = (t.row * CLUSTER_M + rank_m) * BM, col = (t.col * CLUSTER_N + rank_n) * COLS;
@@ -301,15 +318,22 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                     const unsigned a = stage + rank_n * a_part * WGMMA_ROW_BYTES;
                     const unsigned b = stage + L::a_bytes + rank_m * b_part * WGMMA_ROW_BYTES;
                     const int x = step * BK;
-                    mbarrier_wait(empty(at.stage), at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(full(at.stage), L::stage_bytes);
+                    const bool loaded = Hooks::EARLY && early > 0;
+                    if (loaded) {
+                        early--;
+                    } else {
+                        mbarrier_wait(empty(at.stage), at.parity ^ 1);
+                        mbarrier_arrive_expect_tx(full(at.stage), L::stage_bytes);
+                    }
                     // bits 0, CLUSTER_M, 2 CLUSTER_M, ... of CLUSTER
                     const unsigned short same_row = ((1 << CLUSTER) - 1) / ((1 << CLUSTER_M) - 1) << rank_m;
                     const unsigned short same_col = ((1 << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
                     load_rows<Of::A_MAJOR, a_part, CLUSTER_N, BATCHED>(a, a_map, x, row + rank_n * a_part, full(at.stage),
                                                                        same_row, t.part);
-                    load_rows<Of::B_MAJOR, b_part, CLUSTER_M, BATCHED>(b, b_map, x, col + rank_m * b_part, full(at.stage),
-                                                                       same_col, t.part);
+                    if (!loaded) {
+                        load_rows<Of::B_MAJOR, b_part, CLUSTER_M, BATCHED>(b, b_map, x, col + rank_m * b_part,
+                                                                           full(at.stage), same_col, t.part);
+                    }
                     if constexpr (GATED) {
                         load_rows<Of::B_MAJOR, b_part, CLUSTER_M, BATCHED>(b + COLS * WGMMA_ROW_BYTES, up_map, x,
                                                                            col + rank_m * b_part, full(at.stage), same_col,
@@ -341,6 +365,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
         }
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
+        if constexpr (Hooks::EARLY) follow_previous_grid_later();
         const unsigned consumer = warp / 4 - 1, lane = laneid();
         const unsigned boxes = base + L::c + (warp - 4) * warp_bytes;
         Sum sums[ROWS][BN / 2];

@@ -68,6 +68,13 @@ def usable_folded_wgmma(w: FfnSublayer, t: Tile) -> bool | str:
     return linear.usable_wgmma(w, t)
 
 
+def usable_early(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of ``row_kernels_early``."""
+    if t.CLUSTER_M * t.CLUSTER_N > 1:
+        return "each CTA loads its own weights, without clusters"
+    return reason if (reason := rows_fit(w)) is not True else linear.usable_wgmma(w, t)
+
+
 def usable_swapped(w: FfnSublayer, t: Tile) -> bool | str:
     """The constraint of ``row_kernels_swapped``."""
     return reason if (reason := rows_fit(w)) is not True else linear.usable_swapped(w, t)
@@ -272,6 +279,23 @@ class FfnSublayer(Workload):
         maps = ("x", "folded", "out")
         return [*self.fold, linear.wgmma_launch("ffn_folded_observed", self, tile, maps, args, observed_bytes(t))]
 
+    @property
+    def normalize(self) -> Launch:
+        """The row kernel that lets the next launch read weights meanwhile: x to layer."""
+        return self.row_launch("ffn_normalize", ("x", "gamma", "beta", "layer", self.rows, self.hidden, "eps"))
+
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.WGMMA_TILE,
+        constraint=usable_early,
+        prefer=linear.preferred_wgmma,
+        slower=lambda w: "no time of it was measured (docs/ffn.md)",
+    )
+    def row_kernels_early(self, t: Tile) -> list[Launch]:
+        """row_kernels_wgmma whose product loads its first weights during the row kernel."""
+        launch = linear.wgmma_launch("ffn_product_early", self, t, ("layer", "w", "out"), ("bias", "residual", "out"))
+        return [self.normalize, launch]
+
     @variant(
         requires=linear.WGMMA,
         tile=linear.SWAPPED_TILE,
@@ -281,12 +305,8 @@ class FfnSublayer(Workload):
     )
     def row_kernels_swapped(self, t: Tile) -> list[Launch]:
         """For few rows: the product has the weights as its first operand, and loads some during the row kernel."""
-        normalize = ("x", "gamma", "beta", "layer", self.rows, self.hidden, "eps")
         args = ("bias", "residual", "out")
-        return [
-            self.row_launch("ffn_normalize", normalize),
-            linear.swapped_launch("ffn_product_swapped", self, t, ("layer", "w"), args),
-        ]
+        return [self.normalize, linear.swapped_launch("ffn_product_swapped", self, t, ("layer", "w"), args)]
 
     @variant(
         requires=linear.WGMMA,
