@@ -212,3 +212,26 @@ def test_headers_of_nvtx_are_left_out_where_they_are_installed(tmp_path, monkeyp
     monkeypatch.setattr(toolkit, "headers", lambda: own)
     text = "#include <nvtx3/nvToolsExtCudaRt.h>\n__global__ void k(int* x) { *x = 1; }\nint main() { nvtxRangePop(); }\n"
     assert compile_source(text, target="sm_90a", name="k.cu").left_out == "1 include, 1 function"
+
+
+LAUNCHED = """template <typename T> struct Max { __device__ T operator()(T a, T b) const { return a > b ? a : b; } };
+__device__ int next(int v) { return v + 1; }
+template <typename T, template <typename> class Op> __global__ void fold(T* x) { x[0] = Op<T>()(x[0], x[1]); }
+template <auto F> __global__ void apply(int* x) { x[0] = F(x[0]); }
+template <int N> __global__ void fill(int* x) { x[0] = N; }
+template <typename T> void forward(T* x) { fold<T, Max><<<1, 1>>>(x); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("launch", "instances"),
+    [
+        ("fold<float, Max><<<1, 1>>>(nullptr); apply<next><<<1, 1>>>(nullptr);", {"fold<float, Max>", "apply<next>"}),
+        ("(fill<3>)<<<1, 1>>>(nullptr); (fill<(4)>)<<<1, 1>>>(nullptr);", {"fill<3>"}),
+        ("const int next = 3; fill<next><<<1, 1>>>(nullptr); fill<5><<<1, 1>>>(nullptr);", {"fill<5>"}),  # hides the function
+        ("forward<float>(nullptr);", set()),
+    ],
+)
+def test_templates_are_instantiated_as_host_code_launches_them(launch, instances):
+    image = compile_source(f"{LAUNCHED}int main() {{ {launch} }}\n", target="sm_90a")
+    assert set(image.names) == instances

@@ -234,8 +234,8 @@ def _without_annotations(text: str) -> str:
 def compile_device_part(request: Request, found: Extraction, build: Callable[[Request], Image]) -> Image:
     """Compile the device part of a source, leaving out more until it compiles or only device code is wrong.
 
-    Without name expressions in the request, the templates that the host code launches with numbers and built-in types as
-    arguments are instantiated.
+    Without name expressions in the request, the templates that the host code launches with numbers, built-in types and names
+    of namespace scope as arguments are instantiated.
 
     Args:
         found: of :func:`extracted`. What the compiler shows to be host code is left out of it, too.
@@ -245,8 +245,8 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
     """
     tried: set[str] = set()
     first: CompileError | None = None
-    launched = dict.fromkeys(launch.kernel for launch in found.part.launches if launch.concrete)
-    names = request.names or tuple(launched)
+    choices = [request.names] if request.names else [*found.part.instances(), ()]
+    names = choices.pop(0)
     for _ in range(ROUNDS):
         wanted, holders = _request(request, found, names, tried)
         try:
@@ -262,9 +262,9 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
             first = first or error
             if _leave_out(found.part, holders, error):
                 continue
-            if names == request.names:
+            if not choices:
                 raise _explained(_relevant(first, error), found) from None
-            names = request.names  # an instance that the host code names may be what does not compile
+            names = choices.pop(0)  # an instance that the host code names may be what does not compile
     assert first is not None
     raise _explained(first, found)
 

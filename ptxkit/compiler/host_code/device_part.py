@@ -141,8 +141,15 @@ class HostLaunch:
     @property
     def concrete(self) -> bool:
         """Whether it names an instance of a template by numbers and built-in types alone, which mean the same everywhere."""
+        return self.names_instance(())
+
+    def names_instance(self, known: Collection[str]) -> bool:
+        """Whether it names an instance of a template by numbers, built-in types and these names alone."""
         arguments = re.fullmatch(r"[\w:]+\s*<(.*)>", self.kernel, re.DOTALL)
-        return arguments is not None and all(re.fullmatch(_CONCRETE, word.strip()) for word in arguments[1].split(","))
+        if arguments is None:
+            return False
+        words = [word.strip() for word in arguments[1].split(",")]
+        return all(word in known or re.fullmatch(_CONCRETE, word) for word in words)
 
 
 _CONCRETE = (
@@ -342,6 +349,17 @@ class DevicePart:
             if ranges:
                 return min(ranges, key=lambda found: found[0])[1]
         return None
+
+    def instances(self) -> list[tuple[str, ...]]:
+        """The instances that host code launches: those with names of the translation unit, too; then without these.
+
+        A name of namespace scope may mean something else where the launch stands.
+        """
+        known = {piece.name for piece in self.pieces if piece.owner is None and piece.name}
+        found = [
+            tuple(dict.fromkeys(one.kernel for one in self.launches if one.names_instance(names))) for names in (known, ())
+        ]
+        return list(dict.fromkeys(names for names in found if names))
 
     def make_constants(self) -> bool:
         """Let device code use constants in floating point, whose values nvcc knows. Returns whether there are such."""
@@ -873,7 +891,8 @@ class _Reader:
         grid, block, shared = [*words, "", "", ""][:3]
         inclusion, start, _ = self.part.unit.places(node.start_byte, node.end_byte)[0]
         kernel = " ".join(self._of(function.start_byte, function.end_byte).split())
-        kernel = re.sub(r"\s*(<|>|::)\s*", r"\1", kernel)
+        kernel = re.sub(r"\s*(<|>|::)\s*", r"\1", kernel).removeprefix("(")
+        kernel = kernel.removesuffix(")") if kernel.count(")") > kernel.count("(") else kernel  # (k<float>)<<<1, 32>>>
         given = node.child_by_field_name("arguments")
         passed = [c for c in given.named_children if c.type != "comment"] if given is not None else []
         arguments = tuple(" ".join(self._of(c.start_byte, c.end_byte).split()) for c in passed)
