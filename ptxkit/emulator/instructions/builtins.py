@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.simt.operands import operand_lanes
+from ptxkit.emulator.simt.state import LaunchState
 from ptxkit.emulator.simt.threads import CallSite, Group
 from ptxkit.emulator.simt.where import source_lines
 from ptxkit.errors import MemoryFault, TrapError
@@ -259,27 +260,32 @@ def _assertfail(group: Group, site: CallSite) -> None:
     )
 
 
+MALLOC, FREE = "malloc", "free"
+
 _HEAP = "device malloc"
 """The name of allocations by device code."""
 
 
-def _malloc(group: Group, site: CallSite) -> None:
-    sizes = _argument(group, site, 0, np.uint64)
-    out = np.zeros(group.shape, np.uint64)
-    machine, limit = group.wave.launch.machine, group.wave.launch.heap_bytes
+def allocated(launch: LaunchState, sizes: Sequence[int]) -> NDArray[np.uint64]:
+    """What malloc returns to threads, in this order, for these sizes in bytes."""
+    machine, limit = launch.machine, launch.heap_bytes
     with machine.atomic_lock:
-        active = group.active()
         memory, got, fitting = machine.memory, 0, []
         room = min(limit - memory.heap, memory.capacity - memory.used)
-        wanted = sizes[active].tolist()
-        for n, nbytes in enumerate(wanted):
+        for n, nbytes in enumerate(sizes):
             if got + nbytes <= room:
                 fitting.append((n, nbytes))
                 got += nbytes
-        found = np.zeros(len(wanted), np.uint64)
+        found = np.zeros(len(sizes), np.uint64)
         found[[n for n, _ in fitting]] = machine.allocate_all([nbytes for _, nbytes in fitting], _HEAP)
         memory.heap += got
-        out[active] = found
+    return found
+
+
+def _malloc(group: Group, site: CallSite) -> None:
+    sizes = _argument(group, site, 0, np.uint64)
+    out, active = np.zeros(group.shape, np.uint64), group.active()
+    out[active] = allocated(group.wave.launch, sizes[active].tolist())
     _return(group, site, out)
 
 
@@ -291,15 +297,24 @@ def _what_is_at(group: Group, address: int) -> str:
     return f"{address - owner.base} bytes into {label(owner.name, owner.nbytes)}"
 
 
+def freed(launch: LaunchState, addresses: Sequence[int]) -> bool:
+    """Free what threads pass to free; false, and nothing is done, where one of them may not."""
+    machine = launch.machine
+    with machine.atomic_lock:
+        given = [a for a in addresses if a]
+        owners = machine.memory.starting_at(given)
+        good = all(a is not None and a.nbytes and a.symbol == _HEAP for a in owners) and len(set(given)) == len(given)
+        if good:
+            machine.memory.free_all(given)
+            machine.memory.heap -= sum([a.nbytes for a in owners if a is not None])
+    return good
+
+
 def _free(group: Group, site: CallSite) -> None:
     lanes = _argument(group, site, 0, np.uint64)
-    machine = group.wave.launch.machine
-    with machine.atomic_lock:
-        addresses = [a for a in lanes[group.active()].tolist() if a]
-        owners = machine.memory.starting_at(addresses)
-        if all(a is not None and a.nbytes and a.symbol == _HEAP for a in owners) and len(set(addresses)) == len(addresses):
-            machine.memory.free_all(addresses)
-            machine.memory.heap -= sum([a.nbytes for a in owners if a is not None])
+    launch = group.wave.launch
+    with launch.machine.atomic_lock:
+        if freed(launch, lanes[group.active()].tolist()):
             return
         for _, at in _lanes_of(group):
             if address := int(lanes[at]):
@@ -326,8 +341,8 @@ def _free_one(group: Group, site: CallSite, address: int, at: tuple[int, ...]) -
 BUILTINS: dict[str, Callable[[Group, CallSite], None]] = {
     "vprintf": _vprintf,
     "__assertfail": _assertfail,
-    "malloc": _malloc,
-    "free": _free,
+    MALLOC: _malloc,
+    FREE: _free,
 }
 """The functions by the name under which device code declares them."""
 

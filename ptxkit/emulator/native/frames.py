@@ -15,6 +15,7 @@ from ptxkit.emulator.native.storage import LevelArrays, Storage, address_of
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.threads import Frame
+from ptxkit.isa.model import Symbol
 
 
 class Frames:
@@ -102,6 +103,12 @@ class Frames:
             return self.functions[frame.function.entry], frame.native
         code = self.program.codes[int(self._levels[level, Level.FUNCTION])]
         return self.functions[code.entry], self.calls[level].storages[code.entry]
+
+    def address_at(self, level: int, variable: Symbol) -> int:
+        """Where a variable in local memory of the function at a level is."""
+        function, storage = self.storage_at(level)
+        constants = storage.constants if level == 0 else self.calls[level].constants
+        return int(constants[function.places.frame[variable.name]]) + variable.offset
 
     def caller(self, level: int) -> BasicBlock | None:
         """The block whose call is at a level; None for 0."""

@@ -100,6 +100,12 @@ class Warps:
         bits = self.active_mask[first:count, None] >> _BITS
         return (bits & np.uint32(1)).astype(np.bool_)
 
+    def threads(self) -> NDArray[np.int64]:
+        """The numbers of the active threads, within the wave."""
+        rows, lanes = np.nonzero(self.active(0))
+        found: NDArray[np.int64] = self.row[self.active_row[rows]].astype(np.int64) * LANES + lanes
+        return found
+
     def mask(self, chosen: Mask) -> Mask:
         """Lanes of the warps that take part, in the wave's shape."""
         full = np.zeros((self.wave.shape[0] * self.wave.shape[1], LANES), np.bool_)

@@ -18,6 +18,7 @@ from ptxkit.emulator.native.context import NOWHERE, Field, Request, Status
 from ptxkit.emulator.native.counts import Counts
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.handover import Handover
+from ptxkit.emulator.native.heap import Heap
 from ptxkit.emulator.native.machine_code import CALLBACK, is_installed, was_compiled
 from ptxkit.emulator.native.memory_table import MemoryTable
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
@@ -68,6 +69,7 @@ class NativeWave:
         self.warps = Warps(wave, c)
         self.frames = Frames(wave, program, c)
         self.handover = Handover(wave, c, self.warps, self.frames)
+        self.heap = Heap(wave, self.warps, self.frames)
         self.error: BaseException | None = None
         self.callback = CALLBACK(self._answer)
         shared = (Field.SHARED, wave.shared), (Field.PARAMETERS, wave.launch.param_allocation.data)
@@ -210,6 +212,9 @@ class NativeWave:
             level = int(self.c[Field.LEVEL])
             if request == Request.SEGMENT and self._compute(level, number, first):
                 return 0
+            if request == Request.BUILTIN and self.heap.perform(self._call_of(number), level):
+                self.table.refresh(self.c, self.wave)
+                return 0
             frame = self.frames.at(level)
             answer = self._by_driver(frame, number) if request == Request.BUILTIN else self._segment(frame, number, first)
             self._locate_stack()
@@ -231,8 +236,7 @@ class NativeWave:
 
     def _by_driver(self, frame: Frame, index: int) -> int:
         """The active lanes call a function that the driver provides."""
-        call = self.wave.blocks[index].terminator
-        assert isinstance(call, Call)
+        call = self._call_of(index)
         assert call.builtin is not None
         group = self.warps.group(frame, 0)
         if self.wave.instrumentation is not None:
@@ -240,6 +244,11 @@ class NativeWave:
         call.builtin(group, call.site)
         self.table.refresh(self.c, self.wave)
         return 0
+
+    def _call_of(self, index: int) -> Call:
+        call = self.wave.blocks[index].terminator
+        assert isinstance(call, Call)
+        return call
 
     def _segment(self, frame: Frame, number: int, first: int) -> int:
         """Execute a segment, and perhaps the rest of its block, by numpy for the active warps from ``first`` on."""
