@@ -146,6 +146,26 @@ extern "C" __global__ void guards(int* y, float* f, const int* x, int n) {
     }
     y[i] += v;
 }
+__device__ __noinline__ int claim(unsigned* table, unsigned key, unsigned mask) {
+    for (unsigned at = key * 2654435769u >> 5 & mask;; at = (at + 1) & mask) {
+        unsigned old = atomicCAS(&table[at], 0, key);
+        if (old == 0 || old == key) return at;
+    }
+}
+extern "C" __global__ void locks(unsigned* table, int* counts, const int* x, int* sum, volatile int* flag, int n) {
+    __shared__ int lock, total;
+    int i = threadIdx.x;
+    if (i == 0) { lock = 0; total = 0; }
+    __syncthreads();
+    for (int k = 0; k < n; k++) {
+        counts[claim(table, x[i] % 37 + 1 + k, 127)] += i + 1;
+        for (bool done = false; !done;)
+            if (atomicCAS(&lock, 0, 1) == 0) { total = total * 3 + x[i]; __threadfence_block(); atomicExch(&lock, 0); done = true; }
+        __syncthreads();
+    }
+    if (i == 64) { flag[0] = total; __threadfence(); flag[1] = 1; }
+    if (i == 3) { while (!flag[1]) ; sum[0] = flag[0]; }
+}
 extern "C" __global__ void barriers(int* y, const int* x, int n) {
     __shared__ int t[96];
     int i = threadIdx.x, at = blockIdx.x * 96 + i;
@@ -177,6 +197,8 @@ def numbers(kind, count, seed=1):
 
 
 CASES = {
+    "locks": (1, 96, lambda: [np.zeros(128, np.uint32), np.zeros(128, np.int32), numbers("i4", 96),
+                              np.zeros(1, np.int32), np.zeros(2, np.int32), np.int32(3)]),
     "guards": (1, 96, lambda: [np.zeros(96, np.int32), numbers("f4", 96), numbers("i4", 96), np.int32(40)]),
     "diverge": (3, 128, lambda: [np.zeros(300, np.int32), numbers("f4", 300), numbers("i4", 300), np.int32(300)]),
     "recurse": (1, 32, lambda: [np.zeros(32, np.int32), np.arange(32, dtype=np.int32)]),

@@ -275,12 +275,16 @@ class Wave(WaveCalls, WaveValues):
                 predicate = run(frame.registers, group)  # type: ignore[misc]
             if self.lost is not None:
                 self._lose(group, block)
+        self.executed(group)
+        block.terminator.execute(group, block, predicate)
+
+    def executed(self, group: Group) -> None:
+        """``group`` has executed a block except for its terminator: if its wait has failed, others are executed first."""
         if self.spinning:
             self._yields += 1
             group.yielded = self._yields
         else:
             group.yielded = 0
-        block.terminator.execute(group, block, predicate)
 
     def _lose(self, group: Group, block: BasicBlock) -> None:
         """The collective of ``block`` has an undefined result in the lanes ``self.lost``: mark it as uninitialised there."""

@@ -58,6 +58,7 @@ class Handover:
             wave.go(groups[0][0], places[0])
             return
         if len(groups) == 1 and active is not None and not places and not pending.any():
+            wave.executed(groups[0][0])
             self._finish(groups[0][0], block, status)
             return
         frame = groups[0][0].frame
@@ -71,6 +72,7 @@ class Handover:
             rest = wave.new_group(frame, warps.mask(pending)) if pending.any() else None
             for group, place in moved:
                 wave.go(group, place)
+            wave.executed(mine)
             self._finish(mine, block, status)
             if rest is not None:
                 self._finish(rest, block, status)
@@ -110,6 +112,7 @@ class Handover:
             following = self.frames.caller(level)
         self.frames.detach(frames)
         if mine is not None:
+            wave.executed(mine)
             self._finish(mine, block, status)
         for group, ending in calling:
             self._finish(group, ending, Status.TERMINATOR)

@@ -28,9 +28,13 @@ class HostWave(WaveState, Protocol):
     ready: dict[tuple[int, int, int], Group]
     instrumentation: Instrumentation | None
     steps: StepHooks | None
+    spinning: bool
 
     def called(self, caller: Frame, code: FunctionCode, site: CallSite, back: int) -> Frame:
         """The frame of a call that machine code has made, whose parameters are all in local memory."""
+
+    def executed(self, group: Group) -> None:
+        """See :meth:`~ptxkit.emulator.engine.wave.Wave.executed`."""
 
     @property
     def launch(self) -> HostLaunch:

@@ -25,7 +25,7 @@ from ptxkit.emulator.simt.blocks import BasicBlock, InstrumentedRun, Run, Termin
 from ptxkit.emulator.simt.function import FunctionCode
 
 THOROUGH_AFTER_S = 0.1
-"""Seconds of processor time in machine code of a kernel after which LLVM compiles it at its higher level."""
+"""Seconds in machine code of a kernel after which LLVM compiles it at its higher level."""
 
 ALL = -1
 """As the bits of an integer: every register."""
@@ -132,10 +132,12 @@ class NativeProgram:
         """
         if self._run is None:
             self._run = run_function(self._thorough)
-        began = time.thread_time()
+        if self._thorough:
+            return self._run(context, function.address)
+        began = time.perf_counter()
         status = self._run(context, function.address)
-        self._spent_s += time.thread_time() - began
-        if self._spent_s > THOROUGH_AFTER_S and not self._thorough:
+        self._spent_s += time.perf_counter() - began
+        if self._spent_s > THOROUGH_AFTER_S:
             self._improve()
         return status
 

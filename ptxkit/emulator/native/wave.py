@@ -29,7 +29,6 @@ from ptxkit.emulator.native.warps import Warps
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.threads import Frame, Group
-from ptxkit.isa.model import Instruction
 
 if TYPE_CHECKING:
     from ptxkit.emulator.native.host import HostWave
@@ -116,7 +115,7 @@ class NativeWave:
         wave, frame = self.wave, group.frame
         if block.gate is not None:  # where machine code has not let lanes pass, or lanes have waited
             return 0
-        if group.resume or group.yielded or wave.divergence.open or frame.undefined_bits & function.touched_bits:
+        if group.resume or wave.divergence.open or frame.undefined_bits & function.touched_bits:
             return 0
         return self._run(function, group, index, alone)
 
@@ -137,17 +136,14 @@ class NativeWave:
 
     def _usable(self, code: FunctionCode) -> list[BasicBlock]:
         """The blocks of a function that may be executed by machine code."""
-        return [b for b in self.wave.blocks if b.function is code and self.program.can_execute(b) and not self._polls(b)]
-
-    def _polls(self, block: BasicBlock) -> bool:
-        """Whether a block has instructions after which other groups are to be executed first: they may wait for these."""
-        return any(_may_wait(i) for _, i in block.instructions)
+        return [b for b in self.wave.blocks if b.function is code and self.program.can_execute(b)]
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
     def _run(self, function: NativeFunction, group: Group, index: int, alone: bool) -> int:
         wave, c, frame = self.wave, self.c, group.frame
         groups = [(group, index)]
+        group.yielded = 0
         limit = NOWHERE
         for key in () if alone else list(wave.ready):
             other = wave.ready[key]
@@ -261,11 +257,11 @@ class NativeWave:
         check = None if wave.instrumentation is None else wave.instrumentation.check
         followed = check is not None and check.wants(frame, block)
         self._numpy(function, number, group, followed)
-        if not followed or not frame.undefined_bits & function.touched_bits:
+        if not wave.spinning and not (followed and frame.undefined_bits & function.touched_bits):
             return 0
         group = self.warps.group(frame, 0)
         for n in function.rest(number):
-            self._numpy(function, n, group, True)
+            self._numpy(function, n, group, followed)
         return 2
 
     def _numpy(self, function: NativeFunction, number: int, group: Group, followed: bool) -> None:
@@ -287,13 +283,3 @@ class NativeWave:
     def add_counts(self) -> None:
         """Add the counts since the last call to the wave's: when it ends, and before a message states them."""
         self.counts.add_to(self.wave.tally, [function.sizes for function in self.program.functions.values()])
-
-
-def _may_wait(i: Instruction) -> bool:
-    """Whether an instruction may be part of a loop that waits for other threads: after it, the wave is spinning."""
-    parts = set(i.opcode.split("."))
-    if i.name == "ld":
-        return bool({"volatile", "relaxed", "acquire"} & parts)
-    if i.name == "mbarrier":
-        return bool({"test_wait", "try_wait"} & parts)
-    return i.name == "nanosleep" or (i.name == "atom" and bool({"cas", "exch"} & parts))
