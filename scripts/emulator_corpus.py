@@ -1,6 +1,7 @@
 """Measure the time from `compile` to the first result in the emulator, of kernels with few threads or much divergence.
 
-    python scripts/emulator_corpus.py                      # the kernels of emulator_corpus.cu
+    python scripts/emulator_corpus.py                      # the kernels of emulator_corpus.cu and emulator_programs.cu
+    python scripts/emulator_corpus.py --only queens        # those whose names contain "queens"
     python scripts/emulator_corpus.py --numpy              # without machine code, as if llvmlite were not installed
     python scripts/emulator_corpus.py --attention flash.cu --argsort argsort.cu
 
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import emulator_programs
 import numpy as np
 from tabulate import tabulate
 
@@ -68,6 +70,13 @@ def own_cases(scale: int) -> Iterator[Case]:
     yield tree(800 * scale)
     yield parsed(64 * scale)
     yield probed(200 * scale)
+
+
+def programs(scale: int) -> Iterator[Case]:
+    """The kernels of emulator_programs.cu."""
+    source = emulator_programs.SOURCE
+    for name, arguments, grid, block, is_right in emulator_programs.programs(scale):
+        yield Case(name, source, name, arguments, grid, block, is_right)
 
 
 def attention(source: Path, entry: str, heads: int, n: int, d: int) -> Case:
@@ -192,7 +201,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.numpy:
         native_wave.is_installed = lambda: False  # type: ignore[assignment]
-    cases = [case for case in own_cases(given.scale) if given.only in case.name]
+    cases = [c for c in (*own_cases(given.scale), *programs(2 * given.scale)) if given.only in c.name]
     if given.attention is not None:
         cases.append(attention(given.attention, "forward_kernel", 4, 512, 64))
     if given.argsort is not None:

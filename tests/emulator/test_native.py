@@ -160,7 +160,12 @@ extern "C" __global__ void locks(unsigned* table, int* counts, const int* x, int
     for (int k = 0; k < n; k++) {
         counts[claim(table, x[i] % 37 + 1 + k, 127)] += i + 1;
         for (bool done = false; !done;)
-            if (atomicCAS(&lock, 0, 1) == 0) { total = total * 3 + x[i]; __threadfence_block(); atomicExch(&lock, 0); done = true; }
+            if (atomicCAS(&lock, 0, 1) == 0) {
+                total = total * 3 + x[i];
+                __threadfence_block();
+                atomicExch(&lock, 0);
+                done = true;
+            }
         __syncthreads();
     }
     if (i == 64) { flag[0] = total; __threadfence(); flag[1] = 1; }
