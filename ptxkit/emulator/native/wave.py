@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptxkit.emulator.instructions.barriers import BarrierGate
 from ptxkit.emulator.instructions.branches import Call
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.native.context import NOWHERE, Field, Request, Status
@@ -113,11 +114,19 @@ class NativeWave:
             if index not in function.blocks:
                 return 0
         wave, frame = self.wave, group.frame
-        if block.gate is not None:  # where machine code has not let lanes pass, or lanes have waited
+        if block.gate is not None and not self._opens(group, block):
             return 0
         if group.resume or wave.divergence.open or frame.undefined_bits & function.touched_bits:
             return 0
         return self._run(function, group, index, alone)
+
+    def _opens(self, group: Group, block: BasicBlock) -> bool:
+        """Whether machine code certainly lets a group pass a gate: the group waits for no other thread at a barrier of its CTA.
+
+        At other gates, machine code has not let the lanes pass, or lanes have waited.
+        """
+        everybody = group.lanes == self.wave.live_lanes and not self.wave.waiting
+        return everybody and isinstance(block.gate, BarrierGate)
 
     def _compile(self, code: FunctionCode) -> bool:
         """Compile the blocks of a function that have been executed often, once that is likely to pay."""
