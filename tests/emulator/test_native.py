@@ -136,13 +136,15 @@ extern "C" __global__ void collectives(unsigned* y, const int* x, int n) {
     y[threadIdx.x] = s;
 }
 extern "C" __global__ void guards(int* y, float* f, const int* x, int n) {
-    int i = threadIdx.x, never = n >> 20, v = 0;
+    int i = threadIdx.x, never = n >> 20, v = 7;
     for (int k = 0; k < n; k++) {
         int some = x[i] & k;
         asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.u32 [%1], %2; @!p add.u32 %3, %3, 1; }"
                      :: "r"(some), "l"(y + i), "r"(k), "r"(v));
         asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; @p ld.global.u32 %0, [%2]; }" : "+r"(v) : "r"(never), "l"(y + k));
         f[i] += __expf(x[i] * 1e-4f) + __sinf(float(k));
+        asm volatile("mov.v2.u32 {%0, %1}, {%1, %0};" : "+r"(v), "+r"(never));
+        asm volatile("mov.v2.u32 {%0, %1}, {%1, %0};" : "+r"(v), "+r"(never));
     }
     y[i] += v;
 }

@@ -88,7 +88,10 @@ def compute(found: tuple[Computation, ...], storage: Storage, rows: NDArray[np.i
         active = np.unpackbits(masks.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little").view(np.bool_)
     for one in found:
         values = [storage.rows(*s)[chosen][:, None] if isinstance(s, tuple) else s for s in one.sources]
-        for d, value in zip(one.destinations, result_tuple(one.call(*values)), strict=True):
+        results = result_tuple(one.call(*values))
+        if len(results) > 1:  # they may be the registers themselves, as for mov.v2
+            results = tuple(None if r is None else r.copy() for r in results)
+        for d, value in zip(one.destinations, results, strict=True):
             if d is None:
                 continue
             assert value is not None
