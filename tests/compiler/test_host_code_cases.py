@@ -21,6 +21,16 @@ HD = "#ifdef __CUDACC__\n#define HD __host__ __device__\n#else\n#define HD\n#end
 OPS = "OP(two, 2.0f)\nOP(one, 1.0f)\n"
 HOST = "#include <iostream>\nstatic void host_NAME() { std::cout << 1; }\n"
 ACCEPTED = {
+    "class with several constructors of the host": (
+        "Reader::twice(x[i]) + 1",
+        (
+            "class Reader {\n    std::string name;\n    std::map<std::string, std::string> values;\npublic:\n"
+            "    explicit Reader(const std::string& n) : name(n) {}\n    explicit Reader(FILE* file) {}\n"
+            "    Reader(std::vector<Unknown>& v, Missing m) {}\n    Reader(Missing m) {}\n    int error(Missing m) const;\n"
+            "    static __device__ float twice(float v) { return 2 * v; }\n};\n"
+        ),
+        {},
+    ),
     "constants of constants": (
         "TWO * x[i] + ONE",
         "const float ONE = 1.0f;\nstatic const double HALF = ONE / 2;\nconst float TWO = 1.0 / HALF;\n",

@@ -452,7 +452,7 @@ def _replacement(piece: Piece) -> str:
     if piece.shadows:
         return f"__device__ void {piece.name}({HOST_TYPE}&) = delete;"
     if piece.special == "constructor":  # the class must not seem to have none; no expression has this type
-        return f"{piece.name}({HOST_TYPE}&) = delete;"
+        return f"{piece.name}({HOST_TYPE}&, char (*)[{piece.start + 1}]) = delete;"  # the place tells it from others
     if piece.special == "virtual" and not piece.overrides:  # the layout of the class has a place for it
         return f"__device__ virtual void of_the_host_{piece.start}({HOST_TYPE}&);"
     return ""

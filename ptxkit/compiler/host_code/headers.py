@@ -171,6 +171,8 @@ NOT_FOUND = "not found, and taken as a header of the host"
 PRELUDE_NAME = "ptxkit_host_types.h"
 PRELUDE = """#pragma once
 namespace std {}
+struct _IO_FILE;
+typedef struct _IO_FILE FILE;
 typedef unsigned char uchar;
 typedef unsigned char u_char;
 typedef unsigned short ushort;
