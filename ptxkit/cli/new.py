@@ -57,6 +57,10 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
 """
 
 
+PEERS = frozenset({"torch", "triton", "cupy", "jax"})
+"""Modules of peers, which a later installation brings."""
+
+
 @click.command()
 @click.argument("name")
 @click.option(
@@ -185,7 +189,7 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} cannot name a kernel; use lower-case letters, digits and _, such as my_kernel")
     if keyword.iskeyword(name) or name in CPP_WORDS:
         raise UsageError(f"{name!r} is a keyword; choose another name, such as my_{name}")
-    if name in sys.stdlib_module_names or _is_installed(name):
+    if name in sys.stdlib_module_names or name in PEERS or _is_installed(name):
         raise UsageError(f"{name}.py would hide the Python module {name}; choose another name, such as my_{name}")
 
 

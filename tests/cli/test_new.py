@@ -36,7 +36,7 @@ def test_a_keyword_of_either_language_is_refused(name, tmp_path, monkeypatch, ca
     assert "keyword" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["json", "numpy", "ptxkit"])
+@pytest.mark.parametrize("name", ["json", "numpy", "ptxkit", "triton"])
 def test_a_name_that_would_hide_a_module_is_refused(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert exit_of("new", name) == 2
