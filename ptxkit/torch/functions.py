@@ -7,7 +7,7 @@ wrong device, type or shape is a :class:`ptxkit.errors.UsageError` that names th
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ptxkit.torch.operations import check_tensor, is_autocast
 from ptxkit.torch.table import CALLS, product, rows_of, takes_any_rows
 
 NormActivation: TypeAlias = Literal["none", "relu", "gelu"]
-LinearActivation: TypeAlias = Literal["none", "gelu"]
+LinearActivation: TypeAlias = Literal["none", "relu", "gelu", "silu"]
 SumActivation: TypeAlias = Literal["gelu", "silu", "relu"]
 
 
@@ -268,44 +268,69 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return product(rows_of(a), b.t()).view(*a.shape[:-1], b.shape[1])
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: LinearActivation = "none") -> Tensor:
-    """``activation(x weight^T + bias)``, with sums in float32.
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: LinearActivation = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """``activation(x weight^T + bias) + residual``, with sums in float32.
 
-    In bfloat16 and float16 on tensor cores, where bias and gelu together are part of the same launch. In float32 on
-    the CUDA cores.
+    In bfloat16 and float16 on tensor cores. Bias, activation and residual are part of the product's launch where the device has
+    wgmma and k is a multiple of 8, and bias alone, or with gelu, for any k; elsewhere they are launches of their own. In
+    float32 on the CUDA cores.
 
     Args:
-        x: (..., k). weight: (n, k). bias: (n,) or None, of the type and on the device of weight; autocast converts all
-            three.
+        x: (..., k). weight: (n, k). bias: (n,) or None, of the type and on the device of weight; autocast converts all.
         activation: gelu is the tanh formula.
+        residual: (..., n) or None, of the type and on the device of weight.
 
     Returns:
-        (..., n). Its derivative consists of two more products, and for gelu of ``add_activation_backward``.
+        (..., n). Its derivative consists of two more products, and of ``add_activation_backward`` for an activation.
     """
     _matrix("linear", "weight", weight)
-    if activation not in ("none", "gelu"):
-        raise UsageError(f"linear: activation must be none or gelu, not {activation!r}")
+    if activation not in get_args(LinearActivation):
+        raise UsageError(f"linear: activation must be one of {', '.join(get_args(LinearActivation))}, not {activation!r}")
     check_tensor("linear", "x", x)
-    if bias is not None:
-        check_tensor("linear", "bias", bias)
-        if bias.shape != weight.shape[:1]:
-            raise UsageError(f"linear: bias has the shape {tuple(bias.shape)}, but must be ({weight.shape[0]},)")
-        if bias.device != weight.device:
-            raise UsageError(f"linear: bias is on {bias.device}, but weight is on {weight.device}")
+    shapes = {"bias": (bias, tuple(weight.shape[:1])), "residual": (residual, (*x.shape[:-1], weight.shape[0]))}
+    for name, (tensor, shape) in shapes.items():
+        if tensor is None:
+            continue
+        check_tensor("linear", name, tensor)
+        if tuple(tensor.shape) != shape:
+            raise UsageError(f"linear: {name} has the shape {tuple(tensor.shape)}, but must be {shape}")
+        if tensor.device != weight.device:
+            raise UsageError(f"linear: {name} is on {tensor.device}, but weight is on {weight.device}")
     if is_autocast(x):
         kind = x.device.type
-        x, weight, bias = _lower(x, kind), _lower(weight, kind), None if bias is None else _lower(bias, kind)
+        x, weight = _lower(x, kind), _lower(weight, kind)
+        bias, residual = (None if each is None else _lower(each, kind) for each in (bias, residual))
     _operands("linear", "x", x, "weight", weight)
-    if bias is not None and bias.dtype != weight.dtype:
-        raise UsageError(f"linear: bias has the type {bias.dtype}, but weight has {weight.dtype}")
-    one_launch = activation == "gelu" and bias is not None and x.dtype != torch.float32
-    if one_launch and (not any(n % 8 for n in weight.shape) or takes_any_rows(x.device)):
-        return CALLS["linear_gelu"]((rows_of(x), weight, bias)).view(*x.shape[:-1], weight.shape[0])
-    y = product(rows_of(x), weight).view(*x.shape[:-1], weight.shape[0])
-    if activation == "gelu":
-        shift = y.new_zeros(()) if bias is None else bias
-        return CALLS["add_gelu"]((y, shift.expand_as(y)))
-    return y if bias is None else y + bias
+    for name, tensor in (("bias", bias), ("residual", residual)):
+        if tensor is not None and tensor.dtype != weight.dtype:
+            raise UsageError(f"linear: {name} has the type {tensor.dtype}, but weight has {weight.dtype}")
+    n, k = weight.shape
+    fused = x.dtype != torch.float32 and takes_any_rows(x.device)
+    if residual is not None and fused and not k % 8:
+        rows = rows_of(residual)
+        if bias is None:
+            return CALLS["linear_residual"]((rows_of(x), weight, rows), (activation,)).view(residual.shape)
+        return CALLS["linear_bias_residual"]((rows_of(x), weight, bias, rows), (activation,)).view(residual.shape)
+    if bias is not None and activation == "none" and fused:
+        y = CALLS["linear_bias"]((rows_of(x), weight, bias)).view(*x.shape[:-1], n)
+    elif bias is not None and activation == "gelu" and (fused or (x.dtype != torch.float32 and not (n % 8 or k % 8))):
+        y = CALLS["linear_gelu"]((rows_of(x), weight, bias)).view(*x.shape[:-1], n)
+    elif bias is not None and activation != "none" and fused and not k % 8:
+        y = CALLS["linear_activation"]((rows_of(x), weight, bias), (activation,)).view(*x.shape[:-1], n)
+    else:
+        y = product(rows_of(x), weight).view(*x.shape[:-1], n)
+        if activation != "none":
+            shift = y.new_zeros(()) if bias is None else bias
+            y = CALLS["add_activation"]((y, shift.expand_as(y)), (activation,))
+        elif bias is not None:
+            y = y + bias
+    return y if residual is None else y + residual
 
 
 def _lower(tensor: Tensor, device: str) -> Tensor:

@@ -340,6 +340,10 @@ TENSOR_CORES = (
 
 
 ANY_ROWS = ("matmul_wgmma", "step13_stream_k")
+WITH_BIAS = tuple(step for step in TENSOR_CORES if step[0] == "matmul_wgmma")
+"""Those with a bias alone as their epilogue."""
+WITH_EPILOGUE = of("matmul_fused", ("stream_k", "fused"))
+"""Products with bias, activation and residual."""
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -397,6 +401,30 @@ def _matmul_f32_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wante
     da = CALLS["matmul_f32"]((grads[0], b.t())) if wanted[0] else None
     db = CALLS["matmul_f32"]((a.t(), grads[0])) if wanted[1] else None
     return da, db
+
+
+def _linear_bias_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    return *_linear_gradient(kept, options, grads, wanted), grads[0].sum(0) if wanted[2] else None
+
+
+def _activated_gradient(kept: Kept, dy: torch.Tensor, activation: str) -> torch.Tensor:
+    """The gradient before the activation; the product is computed again."""
+    if activation == "none":
+        return dy
+    x, weight, *bias = kept
+    shift = bias[0] if bias else dy.new_zeros(())
+    dz: torch.Tensor = CALLS["add_activation_backward"]((dy, product(x, weight), shift.expand_as(dy)), (activation,))
+    return dz
+
+
+def _linear_epilogue_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+    """Of x, weight, bias unless there is none, and of residual where it is an argument."""
+    dy = grads[0]
+    dz = _activated_gradient(kept, dy, options["activation"])
+    found = [*_linear_gradient(kept[:2], options, (dz,), wanted)]
+    if len(kept) > 2:
+        found.append(dz.sum(0) if wanted[2] else None)
+    return [*found, dy][: len(wanted)]
 
 
 def _linear_gelu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
@@ -460,6 +488,55 @@ def _empty_linear_gelu(tensors: Kept, options: Named) -> Kept:
     return (_gelu(bias).to(x.dtype).expand(len(x), -1).contiguous(),)
 
 
+def _empty_linear_bias(tensors: Kept, options: Named) -> Kept:
+    """As :func:`_empty_linear_gelu`, without gelu."""
+    x, _, bias = tensors
+    return (bias.expand(len(x), -1).contiguous(),)
+
+
+def _empty_linear_epilogue(tensors: Kept, options: Named) -> Kept:
+    """As :func:`_empty_linear_gelu`, with any activation, and with residual and without bias where they are arguments."""
+    x, weight, *rest = tensors
+    added = [tensor.float() for tensor in rest if tensor.ndim == 1]
+    z = added[0] if added else torch.zeros(len(weight), device=x.device)
+    activated = ACTIVATED[options["activation"]](z).expand(len(x), -1)
+    residual = [tensor for tensor in rest if tensor.ndim == 2]
+    return ((activated + residual[0] if residual else activated).to(x.dtype).contiguous(),)
+
+
+ACTIVATED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.nn.functional.relu,
+    "gelu": _gelu,
+    "silu": torch.nn.functional.silu,
+}
+LINEAR = (
+    TensorArgument("x", "m k", "a", layouts="tn"),
+    TensorArgument("weight", "n k", "b", layouts="nt"),
+    TensorArgument("bias", "n"),
+)
+RESIDUAL = TensorArgument("residual", "m n")
+LINEAR_ACTIVATION = Option("activation", Literal["none", "relu", "gelu", "silu"], "none")
+
+
+def _linear_epilogue(name: str, bias: bool, residual: bool) -> Operation:
+    """A product with bias, activation and residual by ``matmul_fused``."""
+    tensors = (*LINEAR[: 3 if bias else 2], *((RESIDUAL,) if residual else ()))
+    names = ("x", "weight", *(("bias",) if bias else ()))
+    return Operation(
+        name,
+        WITH_EPILOGUE,
+        tensors,
+        (LINEAR_ACTIVATION,),
+        (Result("c", "m n"),),
+        kinds=("bf16", "f16"),
+        fixed={"bias": bias, "residual": residual},
+        empty=_empty_linear_epilogue,
+        autocast="lower",
+        gradient=Gradient(_kept(*names), _linear_epilogue_gradient),
+    )
+
+
 def _empty_linear_layernorm_gelu(tensors: Kept, options: Named) -> Kept:
     """As :func:`_empty_linear_gelu`."""
     x, _, bias, gamma, beta = tensors
@@ -487,11 +564,7 @@ PRODUCTS = (
     Operation(
         "linear_gelu",
         TENSOR_CORES,
-        (
-            TensorArgument("x", "m k", "a", layouts="tn"),
-            TensorArgument("weight", "n k", "b", layouts="nt"),
-            TensorArgument("bias", "n"),
-        ),
+        LINEAR,
         (),
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
@@ -500,6 +573,21 @@ PRODUCTS = (
         autocast="lower",
         gradient=Gradient(_kept("x", "weight", "bias"), _linear_gelu_gradient),
     ),
+    Operation(
+        "linear_bias",
+        WITH_BIAS,
+        LINEAR,
+        (),
+        (Result("c", "m n"),),
+        kinds=("bf16", "f16"),
+        fixed={"epilogue": "bias"},
+        empty=_empty_linear_bias,
+        autocast="lower",
+        gradient=Gradient(_kept("x", "weight"), _linear_bias_gradient),
+    ),
+    _linear_epilogue("linear_activation", bias=True, residual=False),
+    _linear_epilogue("linear_residual", bias=False, residual=True),
+    _linear_epilogue("linear_bias_residual", bias=True, residual=True),
     Operation(
         "matmul_f32",
         of("micro_tiling_matmul", ("step8_ring", "step6_warps", "step5_async", "step3_registers", "step1_naive")),

@@ -52,7 +52,9 @@ WRONG = [
     (lambda: pt.matmul(X, X), r"matmul: a has the shape \(4, 12\), but must be \(..., 4\)"),
     (lambda: pt.matmul(X.half(), X.t()), "matmul: a has the type torch.float16, but the other operand torch.float32"),
     (lambda: pt.linear(X, X, V), r"linear: bias has the shape \(12,\), but must be \(4,\)"),
-    (lambda: pt.linear(X, X, None, "silu"), "linear: activation must be none or gelu, not 'silu'"),
+    (lambda: pt.linear(X, X, residual=X), r"linear: residual has the shape \(4, 12\), but must be \(4, 4\)"),
+    (lambda: pt.linear(X, X, residual=X.new_ones(4, 4).bfloat16()), "linear: residual has the type torch.bfloat16, but weight"),
+    (lambda: pt.linear(X, X, activation="tanh"), "linear: activation must be one of none, relu, gelu, silu, not 'tanh'"),
     (
         lambda: pt.attention(Q, Q, Q[:, :1]),
         "attention: value has the shape .* which does not agree with kv_heads=2 of key",
