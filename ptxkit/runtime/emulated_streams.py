@@ -150,6 +150,8 @@ class StreamOrder:
         self.own = Stream(self, 0, "own")
         self._streams = [self.own]
         self._launched: list[_Launched] = []
+        self._freed: list[int] = []  # addresses that these launches may have touched
+        self._comparing = False
         self._capture = threading.local()  # of each thread
 
     @property
@@ -203,30 +205,54 @@ class StreamOrder:
             RaceError: it touches bytes of an earlier launch that is not ordered before it, and one of them writes.
         """
         with self.lock:
+            self._forget_freed()
             stream.clock = _joined(stream.clock, self.host)
             stream.clock[stream.number] = count = stream.clock.get(stream.number, 0) + 1
             if footprint is None:
                 return
-            hazards = [
-                hazard
-                for earlier in self._launched
-                if stream.clock.get(earlier.stream.number, 0) < earlier.count
-                for hazard in _hazards(stream, kernel, footprint, earlier)
-            ]
-            for e in self._launched:
-                if (
-                    stream.clock.get(e.stream.number, 0) >= e.count
-                ):  # what conflicts with it conflicts with this one, too
-                    e.footprint.forget(footprint)
-            self._launched = [e for e in self._launched if e.footprint.marks and not self._is_before_all(e)]
-            self._launched.append(_Launched(stream, count, kernel, footprint))
+            self._comparing = True
+            try:
+                hazards = self._compare(stream, kernel, footprint, count)
+            finally:
+                self._comparing = False
         if hazards:
             more = f" (and {len(hazards) - 1} more)" if len(hazards) > 1 else ""
             raise RaceError(f"{hazards[0]}{more}", tuple(hazards))
 
+    def _compare(self, stream: Stream, kernel: str, footprint: Footprint, count: int) -> list[StreamHazard]:
+        """The conflicts of a launch with earlier ones, among which it is from now on."""
+        hazards = [
+            hazard
+            for earlier in self._launched
+            if stream.clock.get(earlier.stream.number, 0) < earlier.count
+            for hazard in _hazards(stream, kernel, footprint, earlier)
+        ]
+        for e in self._launched:
+            if (
+                stream.clock.get(e.stream.number, 0) >= e.count
+            ):  # what conflicts with it conflicts with this one, too
+                e.footprint.forget(footprint)
+        self._launched = [e for e in self._launched if e.footprint.marks and not self._is_before_all(e)]
+        self._launched.append(_Launched(stream, count, kernel, footprint))
+        return hazards
+
     def freed(self, address: int) -> None:
-        """The allocation at ``address`` is freed: what launches have touched there is forgotten."""
-        with self.lock:
+        """The allocation at ``address`` is freed: what launches have touched there is forgotten.
+
+        The garbage collector may call this while a thread compares launches, or while one changes the memory: the next launch
+        forgets it then. No later allocation gets the address.
+        """
+        self._freed.append(address)
+        if self.lock.acquire(blocking=False):
+            try:
+                if not self._comparing:
+                    self._forget_freed()
+            finally:
+                self.lock.release()
+
+    def _forget_freed(self) -> None:
+        freed, self._freed = self._freed, []
+        for address in freed:
             for e in self._launched:
                 e.footprint.release(address)
 

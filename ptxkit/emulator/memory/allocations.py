@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -130,7 +131,7 @@ class GlobalMemory:
     """Allocations by address.
 
     Attributes:
-        retired: addresses that the next :meth:`allocate` frees first.
+        retired: addresses that the next allocation frees first.
         heap: bytes that device code has allocated by malloc, and not freed.
     """
 
@@ -141,9 +142,24 @@ class GlobalMemory:
         self._next = GLOBAL_BASE
         self._next_slot = 0
         self._table: AddressTable[Allocation] = AddressTable()
-        self._lock = threading.Lock()  # for changes of the table; other threads may read it at the same time
+        self._lock = threading.RLock()  # for changes of the table; other threads may read it at the same time
+        self._changing = False
         self._freed: list[tuple[int, int, str]] = []
         self.retired: list[int] = []
+
+    @contextmanager
+    def _change(self) -> Iterator[bool]:
+        """Keeps other threads from changing the table; gives False in the middle of a change by the same thread.
+
+        The garbage collector may call :meth:`free` there, because a change makes objects, which lets it run.
+        """
+        with self._lock:
+            first = not self._changing
+            self._changing = True
+            try:
+                yield first
+            finally:
+                self._changing = not first
 
     def allocate(self, nbytes: int, name: str = "") -> Allocation:
         """A new poisoned allocation.
@@ -160,7 +176,7 @@ class GlobalMemory:
             raise UnavailableError(
                 f"{nbytes:,} bytes were requested, the emulator has {self.capacity - self.used:,} left; use smaller sizes"
             )
-        with self._lock:
+        with self._change():
             allocation = Allocation(self._next, nbytes, name)
             self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
             if not self._table.room:
@@ -177,7 +193,7 @@ class GlobalMemory:
         data = np.full(sum(padded), POISON, np.uint8)
         first = data.__array_interface__["data"][0]
         made, hosts, at = [], [], 0
-        with self._lock:
+        with self._change():
             for nbytes, room in zip(sizes, padded, strict=True):
                 made.append(Allocation(self._next, nbytes, name, data[at : at + room]))
                 self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
@@ -195,7 +211,7 @@ class GlobalMemory:
         Raises:
             UnavailableError: too many launches are running.
         """
-        with self._lock:
+        with self._change():
             live = self._table.live()
             taken = {a.base for a in live if a.base < GLOBAL_BASE}
             for _ in range(PARAMETER_SLOTS):
@@ -211,8 +227,14 @@ class GlobalMemory:
         return allocation
 
     def free(self, address: int) -> None:
-        """Free the allocation at ``address``."""
-        with self._lock:
+        """Free the allocation at ``address``.
+
+        If the garbage collector calls this in the middle of a change, the next allocation does it.
+        """
+        with self._change() as first:
+            if not first:
+                self.retired.append(address)
+                return
             gone = self._table.remove(address)
             if gone is None:
                 raise UsageError(f"{address:#x} is not the start of an allocation")
@@ -226,7 +248,7 @@ class GlobalMemory:
 
     def free_all(self, addresses: Sequence[int]) -> None:
         """Free the allocations that begin at these addresses, which are all different; there must be one for each."""
-        with self._lock:
+        with self._change():
             gone = self._table.remove_all(addresses)
             self.used -= sum([a.nbytes for a in gone])
             self._freed += [(a.base, a.nbytes, a.symbol) for a in gone]
@@ -235,9 +257,9 @@ class GlobalMemory:
     def _free_retired(self) -> None:
         """Free all of ``retired`` at one time: a module may have thousands of variables, and each change copies the table."""
         addresses = set()
-        while self.retired:
-            addresses.add(self.retired.pop())
-        with self._lock:
+        with self._change():
+            while self.retired:
+                addresses.add(self.retired.pop())
             live = self._table.live()
             kept = [a for a in live if a.base not in addresses]
             gone = [a for a in live if a.base in addresses]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +12,13 @@ from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
 import ptxkit
+from ptxkit.emulator.engine.machine import Machine
+from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.memory.traffic import sectors, wavefronts
 from ptxkit.errors import LaunchError, MemoryFault
+from ptxkit.runtime.emulated import EmulatedDevice
 
 
 @pytest.mark.parametrize(
@@ -274,3 +280,33 @@ def test_shared_memory_that_the_launch_does_not_give_is_named_with_its_option():
     compiled = ptxkit.compile(source, device=emulator)["k"]
     with pytest.raises(MemoryFault, match=r"the launch gives it none \(shared=, or --shared BYTES\)"):
         compiled(emulator.upload(np.zeros(1, np.int32)), grid=1, block=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda machine, base: machine.allocate(16),
+        lambda machine, base: machine.allocate_all([16, 32], "heap"),
+        lambda machine, base: machine.memory.free_all([base]),
+        lambda machine, base: machine.free(base),
+    ],
+    ids=["allocate", "allocate_all", "free_all", "free"],
+)
+def test_the_collector_may_free_an_array_in_the_middle_of_a_change(monkeypatch, change):
+    """A change of the memory makes objects, which lets the garbage collector run, and this frees arrays."""
+    machine = Machine()
+    device = EmulatedDevice(machine)
+    base, before = machine.allocate(8), machine.memory.used
+    cycle = [device.upload(np.zeros(1000, np.uint8))]
+    cycle.append(cycle)
+    address = cycle[0].address
+    for name in ("extend", "remove", "remove_all"):
+        done = getattr(AddressTable, name)
+        monkeypatch.setattr(AddressTable, name, lambda *args, done=done: (gc.collect(), done(*args))[1])
+    thread = threading.Thread(target=change, args=(machine, base), daemon=True)
+    del cycle
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    machine.free(machine.allocate(8))
+    assert machine.memory.owner(address) is None and machine.memory.used <= before + 48
