@@ -47,6 +47,9 @@ POINTWISE = ("where", "rsub", "masked_fill", "and", "or", "xor")
 IGNORED = ("memory_format", "layout", "device", "pin_memory", "non_blocking", "copy", "inplace")
 """Arguments that do not change the values of a result."""
 
+RMS_EPS = {"f32": 2.0**-23, "bf16": 2.0**-23, "f16": 2.0**-23, "f64": 2.0**-52}
+"""Type -> eps of ``rms_norm`` where the call has none: the machine epsilon of the type in which torch computes it."""
+
 
 class Unknown(Exception):
     """No kind computes what a call computes."""
@@ -342,11 +345,13 @@ def _norm(call: Call, values: Values) -> Any:
     call.done()
     if len(extent) != 1 or (weight is None and bias is not None):
         raise Unknown
-    if eps is None:  # torch takes the smallest step of the type
-        eps = {"f32": 2.0**-23, "bf16": 2.0**-7, "f16": 2.0**-10, "f64": 2.0**-52}.get(call.dtype)
+    if eps is None:
+        eps = RMS_EPS.get(call.dtype)
+    if eps is None:
+        raise Unknown
     kind = "layernorm" if call.word == "layer_norm" else "rmsnorm"
     rest = [name for name in (weight, bias) if isinstance(name, str)]
-    return values.add(call, kind, x, *rest, eps=float(eps if eps is not None else 0.0), dtype=call.dtype)
+    return values.add(call, kind, x, *rest, eps=float(eps), dtype=call.dtype)
 
 
 def _softmax(call: Call, values: Values) -> Any:

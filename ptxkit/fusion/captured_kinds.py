@@ -58,4 +58,3 @@ def _extents(attributes: Attributes, name: str) -> tuple[int, ...]:
     if not value:
         raise UsageError(f"needs the attribute {name!r}, a list of numbers")
     return Tensor.checked("the result", value, "f32").shape
-

@@ -538,7 +538,8 @@ KINDS: dict[str, Kind] = {
             "scale": "what the scores are multiplied by, 1 / sqrt(d) by default",
         },
         None,
-        "softmax(q k^T / sqrt(d) + mask) v of q (batch, heads, n, d), k and v (batch, kv_heads, m, d), and an optional mask",
+        "softmax(q k^T / sqrt(d) + mask) v of q (batch, heads, n, d), k and v (batch, kv_heads, m, d); "
+        "mask is optional, and may be boolean: scores where it is false are left out",
     ),
     "split": Kind("movement", (1, 1), _parts, _no_flops, PARTS, None, "copies of the parts of x"),
     "concat": Kind(

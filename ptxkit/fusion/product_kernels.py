@@ -201,5 +201,3 @@ def _plain(operation: Operation) -> bool:
     """Whether the attributes of a linear layer are the defaults."""
     has = {name: value for name, value in operation.attributes.items() if name not in HINTS}
     return {**DEFAULTS["linear"], **has} == DEFAULTS["linear"]
-
-

@@ -82,13 +82,18 @@ class _Capture:
             return source[node.args[1]] if isinstance(source, tuple) else source
         value = node.meta.get("val")
         several = isinstance(value, (tuple, list))
-        if not several and not hasattr(value, "dtype"):
+        results = list(value) if several else [value]
+        tensors = [result for result in results if hasattr(result, "dtype")]
+        if not tensors:
             return None  # sizes, symbols, assertions
-        call = self._described(node, list(value) if several else [value])
-        if not call.tensors or call.word in CONSTANTS:
+        call = self._described(node, tensors)
+        if not several and (not call.tensors or call.word in CONSTANTS):
             return Named(self.builder.input(node.name, *_facts(value)))  # constants, such as arange and full
         found = self._translated(call)
-        return tuple(map(Named, found)) if isinstance(found, tuple) else (Named(found),) if several else Named(found)
+        if not several:
+            return Named(found)
+        names = iter(found if isinstance(found, tuple) else (found,))
+        return tuple(Named(next(names)) if hasattr(result, "dtype") else None for result in results)
 
     def _described(self, node: Any, results: list[Any]) -> Call:
         """The call of a node, with the names of tensors in place of nodes."""

@@ -201,6 +201,17 @@ def test_what_no_kind_computes_is_not_named_after_one(tmp_path, forward, kinds):
     analyse(graph, machine_for("H200"))
 
 
+@pytest.mark.parametrize("kind", ["float", "bfloat16", "half"])
+def test_rms_norm_has_the_eps_of_the_type_in_which_torch_computes(tmp_path, kind):
+    torch = pytest.importorskip("torch")
+    graph = captured(tmp_path, MODULE.format(forward=f"F.rms_norm(x.{kind}(), (64,))"))
+    (found,) = (o for o in graph.launches if o.kind == "rmsnorm")
+    small = torch.full((1, 64), 2.0**-9).type(getattr(torch, kind))
+    wanted = torch.nn.functional.rms_norm(small, (64,))
+    eps = found.attributes["eps"]
+    assert float(wanted[0, 0]) == pytest.approx(2.0**-9 / (2.0**-18 + eps) ** 0.5, rel=1e-2)
+
+
 def test_kernels_of_unknown_operations_are_not_fused(tmp_path):
     graph = captured(tmp_path, MODULE.format(forward="F.relu(x.cumsum(-1)).cumsum(-1)"))
     assert graph.remarks[0].startswith("Of aten.cumsum only the shapes are known")
