@@ -76,7 +76,7 @@ _LAUNCH_RULES = {
     "template": SEQUENCE,
     "defines": MAPPING,
     "options": SEQUENCE,
-    "beside": SEQUENCE,
+    "instantiate": SEQUENCE,
 }
 
 
@@ -97,8 +97,8 @@ class Launch:
         template: template arguments; ``("l2norm", template=(256, 4))`` launches ``l2norm<256, 4>``.
         defines: preprocessor macros.
         options: further options of NVRTC, such as ``("--ptxas-options=-O1",)``.
-        beside: name expressions of other templates of the source that the program has, although this variant may not launch
-            them: with and without their launches it is then the same program, which is compiled once.
+        instantiate: name expressions of other templates of the source that are compiled into the program, although this
+            variant may not launch them: with and without their launches it is then the same program, which is compiled once.
     """
 
     kernel: str
@@ -112,7 +112,7 @@ class Launch:
     template: tuple[object, ...] = ()
     defines: Mapping[str, object] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    instantiate: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check("kernel of a Launch", self.kernel, TEXT, DescriptionError)

@@ -369,7 +369,7 @@ class MatmulFused(HasLayout, Workload):
             shared=ring * stream_k.stage_bytes(t),
             cluster=t.SHARING if t.SHARING > 1 else None,
             template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
-            beside=(add.entry,),
+            instantiate=(add.entry,),
         )
         return [multiply, add] if shares.shares else [multiply]
 

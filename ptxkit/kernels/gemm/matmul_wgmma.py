@@ -348,7 +348,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         shared=ring * stream_k.stage_bytes(t),
         cluster=t.SHARING if t.SHARING > 1 else None,
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
-        beside=(add.entry,),
+        instantiate=(add.entry,),
     )
     return [*copied, multiply, add] if shares.shares else [*copied, multiply]
 
