@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ptxkit.bench.shapes.grid import grid
-from ptxkit.kernels.gemm import programs, steps
+from ptxkit.kernels.gemm import fused_tiles, programs, steps
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.kernels.gemm.programs import Option, SharedPrograms
@@ -83,6 +83,16 @@ def test_exceptions_belong_to_one_gpu_and_to_exact_sizes(monkeypatch):
     for other in (replace(H200, gpu="NVIDIA H100 PCIe"), replace(H200, sms=78, gpu="")):
         assert not choose(workload.on(other), target=SM_90A).tile.items() >= slow.tile.items()
     assert not choose(MatmulWgmma(m=776, n=1032, k=4112).on(H200), target=SM_90A).tile.items() >= slow.tile.items()
+
+
+def test_exceptions_are_for_single_products(monkeypatch):
+    one, many = (MatmulFused(m=128, n=512, k=512, batch=batch).on(H200) for batch in (1, 3))
+    slow = max(fused_tiles.options(many), key=lambda o: o.predicted_us)
+    read = programs.product_programs()
+    table = {("matmul_fused", 128, 512, 512, "bf16"): (slow.variant, dict(slow.tile))}
+    monkeypatch.setattr(programs, "product_programs", lambda: replace(read, exceptions=table))
+    assert programs.chosen(one, [*fused_tiles.options(one), slow]).tile == slow.tile
+    assert programs.chosen(many, fused_tiles.options(many)).tile != slow.tile
 
 
 def test_the_programs_of_the_file_have_declared_tiles():

@@ -83,7 +83,7 @@ class ProductPrograms:
 
     Attributes:
         gpu: on which the times were measured. shared: kernel -> its programs.
-        exceptions: kernel, m, n, k and type of the operands -> variant and tile.
+        exceptions: kernel, m, n, k and type of the operands -> variant and tile, for a single product.
     """
 
     gpu: str
@@ -117,7 +117,7 @@ def chosen(w: Any, options: Iterable[Option]) -> Option:
     if w.layout != "tn":
         return SharedPrograms().best(found)
     programs = product_programs()
-    if w.device.gpu == programs.gpu:
+    if w.device.gpu == programs.gpu and getattr(w, "batch", 1) == 1:  # those of single products were measured
         exception = programs.exceptions.get((w.name, w.m, w.n, w.k, w.dtype))
         for option in found if exception else ():
             if (option.variant, dict(option.tile)) == exception:

@@ -17,8 +17,8 @@ from ptxkit.kernels.per_device import cached_per_device
 
 CLEARLY = 0.95
 """The share of the predicted time of step 8 below which step 9 is taken by kernels that have no others. The mean error of the
-choice is 3%; where ``linear_layernorm_gelu`` was measured on an H200, step 9 was slower than step 8 at the two sizes between
-(128 rows of 4096 and of 8192, by 2 and 11%)."""
+choice is 3%. Where ``linear_layernorm_gelu`` was measured on an H200, step 9 was slower than step 8 at the two sizes whose
+predictions differ by less than this (128 rows of 4096 and of 8192, by 2 and 11%)."""
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul

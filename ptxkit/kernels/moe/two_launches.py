@@ -17,8 +17,7 @@ from ptxkit.kernels.measured import measured
 from ptxkit.kernels.moe.product import SOURCE, TYPES, Product
 from ptxkit.workload.tolerance import Sums
 
-EXCHANGE_US = 153 / 27.15  # for each tile of TILE weights x TILE tokens of an SM
-TILE = 128
+TILE = 128  # weights and tokens of a tile
 MEASURED_TILES = 16  # tiles of an SM from which the exchange is assumed to cost as much as where it was measured
 THREADS = 256
 GROUPS = 4  # of 16 elements that a thread keeps in registers
@@ -44,7 +43,7 @@ def predicted(w: Any) -> Terms:
     scale = w.device.sms / rates.sms
     moved = w.m * w.n * (BYTES[WIDE[w.dtype]] + 1)
     second = rates.swapped.launch_us + rates.swapped.latency_us + moved / (rates.copy_gbs * 1e3 * scale)
-    return Terms(EXCHANGE_US * tiles, second)
+    return Terms(rates.magnitudes_us * tiles, second)
 
 
 def slower(w: Any) -> str | None:
@@ -53,7 +52,7 @@ def slower(w: Any) -> str | None:
         return "the product of s8 with f32 results was not measured"
     tiles = cdiv(w.m, TILE) * cdiv(w.n, TILE) / w.device.sms
     if tiles < MEASURED_TILES:
-        return f"the exchange was measured with 27 tiles on each SM, and these results are {tiles:.1f}"
+        return f"the exchange was measured with 27 tiles on each SM, and these results have {tiles:.1f}"
     terms = predicted(w)
     if terms.second_us <= terms.exchange_us:
         return None
