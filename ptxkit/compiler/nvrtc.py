@@ -190,7 +190,7 @@ def compile_request(request: Request) -> Image:
         compiled = _compiled_here(arguments)
     else:
         compiled = _compiled_in_child(request, arguments)
-    if not request.text.isascii():
+    if not all(text.isascii() for text in (request.text, *dict(request.headers).values())):
         compiled["log"] = unescaped(compiled["log"])
     if compiled["error"]:
         raise _failure(request, compiled["log"], compiled["ptx"], compiled["error"])

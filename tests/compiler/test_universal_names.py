@@ -48,5 +48,12 @@ def test_errors_show_the_source_as_it_is():
     assert line[len(caret) - 1 :].startswith("nirgends")
 
 
+def test_errors_show_names_of_headers_as_they_are():
+    text = '#include "h.cuh"\n__global__ void k(Width* x) { x->y = 1; }\n'
+    with pytest.raises(CompileError) as caught:
+        compile_source(text, target="sm_90a", name="k.cu", headers={"h.cuh": "struct Größe { int é; }; typedef Größe Width;"})
+    assert 'class "Größe" has no member "y"' in caught.value.log
+
+
 def test_a_log_without_such_names_stays():
     assert unescaped("a\n  b\n  ^") == "a\n  b\n  ^"
