@@ -1,4 +1,4 @@
-// Programs as people write them for one thread, executed by a few warps: for emulator_corpus.py.
+// Kernels in which each thread executes a sequential program, with a few warps: for emulator_corpus.py.
 
 // a search tree of nodes from malloc, built by recursion, summed and freed
 struct Leaf { int key, count; Leaf *left, *right; };

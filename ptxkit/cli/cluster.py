@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def command() -> None:
-    """Start a Dask cluster, its workers, and show their state.
+    """Start a Dask cluster, and show its workers.
 
     Commands with --cluster ADDRESS, such as `ptxkit sweep tiles`, compile and measure on these workers. A worker executes any
     code that is sent to it, with the rights of the user who started it.

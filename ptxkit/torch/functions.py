@@ -278,8 +278,8 @@ def linear(
     """``activation(x weight^T + bias) + residual``, with sums in float32.
 
     In bfloat16 and float16 on tensor cores. Bias, activation and residual are part of the product's launch where the device has
-    wgmma and k is a multiple of 8, and bias alone, or with gelu, for any k; elsewhere they are launches of their own. In
-    float32 on the CUDA cores.
+    wgmma and k is a multiple of 8, and bias alone, or with gelu, for any k; elsewhere they are launches of their own, as is
+    an activation without bias and residual. In float32 on the CUDA cores.
 
     Args:
         x: (..., k). weight: (n, k). bias: (n,) or None, of the type and on the device of weight; autocast converts all.

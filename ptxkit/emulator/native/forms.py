@@ -24,6 +24,7 @@ PART = 8
 
 HEAD = "define i1 @NAME(ptr %C, ptr %X, ptr %base, i32 %mask, i64 %cta, i64 %first) {"
 
+
 @dataclass(frozen=True)
 class Form:
     """A form.
@@ -204,8 +205,8 @@ def access_form(space: str, base: int, bits: int, elements: tuple[Source | Desti
     t.put(f"%R = alloca [{Record.SIZE} x i64], align 64")
     for k in range(n):
         t.put(f"%E{k} = alloca [{LANES} x i{bits}], align 64")
-    t.put(f"br i1 {t.value('icmp eq i32 %mask, 0')}, label %nobody, label %begin")
-    t.label("nobody")
+    t.put(f"br i1 {t.value('icmp eq i32 %mask, 0')}, label %no_lanes, label %begin")
+    t.label("no_lanes")
     t.put("ret i1 true")
     t.label("begin")
     address, offset = t.pointer(0), t.word(2)
@@ -267,4 +268,3 @@ def _loads(
     t.put(f"call void @add_to(ptr %C, i64 {int(Field.UNWRITTEN)}, i64 {number}, i64 {unwritten})")
     t.put("br label %counted")
     t.label("counted")
-

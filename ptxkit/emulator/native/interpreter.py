@@ -288,8 +288,8 @@ entry:
   br label %dispatch
 dispatch:
   %lowest = call i32 @next_lanes(ptr %C)
-  %nobody = icmp eq i32 %lowest, -1
-  br i1 %nobody, label %returned, label %some
+  %no_lanes = icmp eq i32 %lowest, -1
+  br i1 %no_lanes, label %returned, label %some
 returned:
   ret i32 {RETURNED}
 some:

@@ -33,7 +33,7 @@ class BlockRecord(IntEnum):
     CALLS = auto()  # addresses of functions, for calls through registers; see CallRecord
     TARGETS = auto()  # by function of CALLS, the record of the call; for a call by name its record itself
     COUNT = auto()  # of CALLS
-    SEGMENTS = auto()  # number of segments, each of which follows as the address of its record; 0 for a segment of numpy
+    SEGMENTS = auto()  # number of segments, of each of which the address of the record follows
     SIZE = auto()
 
 
@@ -61,7 +61,7 @@ class CallRecord(IntEnum):
     CALLER_BYTES = auto()  # of local memory
     BYTES = auto()
     ENTRY = auto()  # the first block of the callee
-    COUNT = auto()  # number of constants, of which each has two words from here on: see FROM_CALLER
+    COUNT = auto()  # number of constants, of which each has two words from here on: see OWN in interpreter.py
     CONSTANTS = auto()
 
 

@@ -125,8 +125,8 @@ class NativeWave:
 
         At other gates, machine code has not let the lanes pass, or lanes have waited.
         """
-        everybody = group.lanes == self.wave.live_lanes and not self.wave.waiting
-        return everybody and isinstance(block.gate, BarrierGate)
+        complete = group.lanes == self.wave.live_lanes and not self.wave.waiting
+        return complete and isinstance(block.gate, BarrierGate)
 
     def _compile(self, code: FunctionCode) -> bool:
         """Compile the blocks of a function that have been executed often, once that is likely to pay."""
