@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ptxkit.compiler import child, toolkit
-from ptxkit.compiler.comments import without_comments
 from ptxkit.compiler.image import FunctionResources, Image, entry_names, shorten
 from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxSyntaxError, UnavailableError
+from ptxkit.isa.comments import without_comments
 from ptxkit.targets import TARGETS, Target
 
 _VERSION = re.compile(r"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ptxkit.compiler.comments import without_comments
 from ptxkit.compiler.templates import templates
 from ptxkit.errors import MissingKernelError
+from ptxkit.isa.comments import without_comments
 from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature, template_list
 
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ptxkit.compiler.assemble import assemble, run_nvjitlink
-from ptxkit.compiler.comments import without_comments
 from ptxkit.compiler.image import Image, shorten
 from ptxkit.compiler.nvrtc import compile_request, shortened, without_host_code
 from ptxkit.compiler.request import Request, request
 from ptxkit.errors import CompileError, UsageError
+from ptxkit.isa.comments import without_comments
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.parser import parse
 from ptxkit.isa.specials import DRIVER_FUNCTIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ptxkit.compiler.comments import without_comments
+from ptxkit.isa.comments import without_comments
 
 _TEMPLATE = re.compile(
     r"template\s*<(?P<parameters>[^;{}]*?)>\s*(?:static\s+|inline\s+)*__global__[^;{}]*?\bvoid\b"

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ptxkit.compiler.comments import without_comments
 from ptxkit.inspect.advice import Finding, findings
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.classes import Mix, group_of, mix, ptx_mix
@@ -21,6 +20,7 @@ from ptxkit.inspect.compare import Difference
 from ptxkit.inspect.model import Block, SassFunction, SassInstruction
 from ptxkit.inspect.natural_loops import Loop, loops
 from ptxkit.inspect.subject import Subject
+from ptxkit.isa.comments import without_comments
 from ptxkit.isa.model import Loc
 
 SCHEMA = "ptxkit.inspect/1"

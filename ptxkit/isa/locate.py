@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ptxkit.isa.comments import without_comments
 from ptxkit.isa.lexer import unescape
 from ptxkit.isa.model import Loc
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _FILE = re.compile(r'\.file[ \t]+(\d+)[ \t]+("(?:[^"\\\n]|\\.)*")')
 _PLACE = r"[ \t]+(\d+)[ \t]+(\d+)(?:[ \t]+(\d+))?"
 _LOC = re.compile(rf"\.loc{_PLACE}(?:[^\n]*?\binlined_at{_PLACE})?")
@@ -32,7 +32,7 @@ def loc_at_line(text: str, line: int) -> Loc | None:
         The last ``.loc`` on or before the line in the same function, with the places it was inlined at; None if the
         function has none so far, or the line lies outside the text.
     """
-    lines = _without_comments(text).split("\n")
+    lines = without_comments(text).split("\n")
     if not 1 <= line <= len(lines):
         return None
     start = next((n for n in range(line - 1, -1, -1) if _HEADER.search(lines[n])), 0)
@@ -43,11 +43,6 @@ def loc_at_line(text: str, line: int) -> Loc | None:
         place, outer = _place(match, 1), _place(match, 4) if match[4] else None
         current = seen[place] = _loc(place, files, (seen.get(outer) or _loc(outer, files)) if outer else None)
     return current
-
-
-def _without_comments(text: str) -> str:
-    """The text with comments blanked and every line still on its number."""
-    return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def _place(match: re.Match[str], group: int) -> Place:

@@ -132,8 +132,8 @@ def _check_macros(defines: object) -> None:
 
 
 def _is_ptx(source: str | os.PathLike[str]) -> bool:
-    from ptxkit.compiler.comments import without_comments
     from ptxkit.compiler.sources import is_path
+    from ptxkit.isa.comments import without_comments
 
     if not isinstance(source, (str, os.PathLike)):
         raise UsageError(f"a source is a path or a text, not a {type(source).__name__}")

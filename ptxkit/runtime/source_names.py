@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ptxkit.errors import UsageError
 from ptxkit.files import read_text
+from ptxkit.isa.comments import without_comments
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
@@ -33,11 +34,6 @@ def parameter_declarations(kernel: str, count: int, source: str) -> tuple[str, .
     None when the text has no definition of ``kernel`` (its plain name), or not with so many parameters.
     """
     return next(iter(definitions(kernel, count, without_comments(source))), None)
-
-
-def without_comments(source: str) -> str:
-    """C++ without its comments."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
 
 
 def definitions(kernel: str, count: int, bare: str) -> list[tuple[str, ...]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ptxkit.isa.comments import without_comments
 from ptxkit.isa.parameter_types import BUILTIN, CppType, class_type
 from ptxkit.runtime.source_conditions import active_text
-from ptxkit.runtime.source_names import definitions, without_comments
+from ptxkit.runtime.source_names import definitions
 
 _UNKNOWN = CppType("class")
 _IGNORED = frozenset(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ptxkit.compiler.comments import without_comments
+from ptxkit.isa.comments import without_comments
 from ptxkit.runtime.source_names import at_commas, enclosed
 from ptxkit.source_run.entries import element_type
 from ptxkit.source_run.grammar import ELEMENT_TYPES

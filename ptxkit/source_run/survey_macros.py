@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ptxkit.isa.comments import without_comments
+
 Find = Callable[[str, bool, str], "tuple[str, str] | str | None"]
 """(name, quoted, path of the including file) -> (path, text) of a header; anything else for one that is not searched."""
 
@@ -14,7 +16,6 @@ MOST_FILES = 400
 """Headers that are searched, those nearest to the source first."""
 
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif|define|include)\b[ \t]*(.*)")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _UNDECLARED = re.compile(
     r'identifier "(?:\w+::)*(\w+)" is undefined|has no member "(\w+)"|(?:namespace|class) "[^"]*" has no \w+ "(\w+)"|'
     r'"?(\w+)"? is not a (?:template|type name|class)'
@@ -64,7 +65,7 @@ def _reached(path: str, text: str, find: Find) -> list[tuple[str, str, Needed]]:
         known = found.get(file)
         if known is not None and len(known[2]) <= len(needed):
             continue
-        bare = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), content)
+        bare = without_comments(content)
         found[file] = file, bare, needed
         for line in _lines(bare):
             if line.include is not None:
