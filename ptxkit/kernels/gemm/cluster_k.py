@@ -72,7 +72,7 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     if allowed is not True:
         return allowed
     if (found := steps(w, itemsize)) < t["PARTS"]:
-        return f"k={w.k} has {found} steps of {ROW_BYTES} bytes, fewer than PARTS={t['PARTS']}"
+        return f"k={w.k} has {found} step{'s' if found > 1 else ''} of {ROW_BYTES} bytes, fewer than PARTS={t['PARTS']}"
     limit = w.device.target.limits.shared_bytes_per_cta - stream_k.STATIC_BYTES
     if (needed := shared_bytes(w, t)) > limit:
         return f"the sums of {t['PARTS']} parts take {needed} bytes of shared memory, more than {limit}"
