@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.fusion.aten import CONSTANTS, POINTWISE, Call, Named, Unknown, translated
+from ptxkit.fusion.aten import CONSTANTS, POINTWISE, translated
+from ptxkit.fusion.aten_call import Call, Named, Unknown
 from ptxkit.fusion.graph import Graph, GraphBuilder
 from ptxkit.fusion.tensors import SPELLINGS
 
@@ -141,7 +142,7 @@ class _Capture:
         except UsageError as error:
             raise UsageError(f"{call.target}: {error}; describe the graph in JSON instead") from None
 
-    # what a translation needs, see Values
+    # what a translation needs, see ptxkit.fusion.aten_call.Values
 
     def add(self, call: Call, kind: str, *inputs: str, **attributes: Any) -> Any:
         return self.builder.operation(kind, *inputs, name=call.name, **attributes)

@@ -60,6 +60,12 @@ def test_a_causal_mask_gives_the_busiest_cta_more(batch, tokens, times):
     assert persistent.slower(make(**{**sizes, "causal": False})) is None
 
 
+def in_sections(steps, tiles, heads):
+    """The steps in the order of ``attention_dynamic``, from those of ``steps_of_queries`` with ``tiles`` of a head."""
+    of_heads = steps.reshape(-1, tiles)
+    return np.concatenate([of_heads[first : first + heads].T.ravel() for first in range(0, len(of_heads), heads)])
+
+
 @pytest.mark.parametrize(
     ("batch", "tokens", "heads"), [(8, 2048, 16), (4, 4096, 8), (2, 8192, 4), (1, 16384, 2), (1, 1 << 20, 1)]
 )
@@ -68,7 +74,7 @@ def test_sections_of_heads_that_l2_holds_share_tiles_equally(batch, tokens, head
     w = make(batch=batch, q=tokens, k=tokens, causal=True)
     assert balance.section(w) == heads
     steps = balance.steps_of_queries(w, 128, 128)
-    found = balance.first_free(balance.in_sections(steps, tokens // 128, heads), FACTS.sms)
+    found = balance.first_free(in_sections(steps, tokens // 128, heads), FACTS.sms)
     assert found <= 1.02 * (steps + balance.FIXED).sum() / FACTS.sms
     if tokens <= 16384:
         assert found <= balance.first_free(steps, FACTS.sms)
@@ -78,7 +84,7 @@ def test_order_of_sections():
     w = make(batch=1, heads=3, q=256, k=256, d=64, causal=True)
     steps = balance.steps_of_queries(w, 128, 128)  # of each head the last tile first
     assert steps.tolist() == [2, 1] * 3
-    assert balance.in_sections(steps, 2, 2).tolist() == [2, 2, 1, 1, 2, 1]
+    assert in_sections(steps, 2, 2).tolist() == [2, 2, 1, 1, 2, 1]
 
 
 def test_ctas_for_all_tiles_are_no_disadvantage():

@@ -64,12 +64,6 @@ def section(w: AttentionSizes) -> int:
     return max(count for count in range(1, min(most, heads) + 1) if heads % count == 0)
 
 
-def in_sections(steps: Steps, tiles: int, heads: int) -> Steps:
-    """The steps in the order of ``attention_dynamic``, from those of :func:`steps_of_queries` with ``tiles`` of a head."""
-    of_heads = steps.reshape(-1, tiles)
-    return np.concatenate([of_heads[first : first + heads].T.ravel() for first in range(0, len(of_heads), heads)])
-
-
 def steps_of_queries(w: AttentionSizes, queries: int, keys: int) -> Steps:
     """The steps of tiles of ``queries`` with ``keys`` each: the tiles of a head, the last first with a causal mask, then those
     of the next head."""
