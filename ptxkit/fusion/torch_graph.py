@@ -53,6 +53,7 @@ class _Capture:
         self.program, self.builder = program, GraphBuilder(name)
         self.values: dict[Any, Any] = {}  # node -> names of tensors, or None for what is no tensor
         self.unknown: dict[str, None] = {}  # operations of which only the shapes are known, in their order
+        self.writing: dict[str, None] = {}  # operations that write to views, in their order
 
     def graph(self) -> Graph:
         outputs: list[str] = []
@@ -72,6 +73,9 @@ class _Capture:
         if self.unknown:
             names = ", ".join(self.unknown)
             yield f"Of {names} only the shapes are known: bytes are counted, no flops, and nothing is fused with them."
+        if self.writing:
+            names = ", ".join(self.writing)
+            yield f"What {names} writes to a view is not in the tensor that later operations read."
 
     def _input(self, node: Any) -> str | None:
         value = node.meta.get("val")
@@ -103,13 +107,16 @@ class _Capture:
         schema = getattr(node.target, "_schema", None)
         if schema is None:  # a function of torch that is no operation, such as those of vmap
             target = getattr(node.target, "__name__", str(node.target))
-            word, defaults = target, {f"argument{i}": None for i in range(len(node.args))}
+            word, defaults, written = target, {f"argument{i}": None for i in range(len(node.args))}, []
         else:
             target = str(node.target).removesuffix(".default")
             word = str(node.target).split(".")[1].strip("_")  # in-place and internal forms compute the same
             defaults = {p.name: p.default_value if p.has_default_value() else None for p in schema.arguments}
+            written = [p.name for p in schema.arguments if p.alias_info is not None and p.alias_info.is_write]
         given = dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
         arguments = {name: self._value(value) for name, value in given.items()}
+        if any(self._is_view(arguments[name]) for name in written if name in arguments):
+            self.writing[target] = None
         call = Call(word, node.name, arguments, defaults, target)
         call.results = [_facts(result) for result in results]
         tagged = torch.Tag.pointwise in getattr(node.target, "tags", ()) or word in POINTWISE
@@ -120,6 +127,10 @@ class _Capture:
         if isinstance(value, (list, tuple)):
             return [self._value(item) for item in value]
         return self.values.get(value) if hasattr(value, "op") else value
+
+    def _is_view(self, value: Any) -> bool:
+        """Whether a tensor is a view. What is written to another one is read as the result of the operation."""
+        return any(o.rules.family == "view" and value in o.outputs for o in self.builder.operations)
 
     def _translated(self, call: Call) -> Any:
         before = len(self.builder.operations)

@@ -223,6 +223,13 @@ def test_kernels_of_unknown_operations_are_not_fused(tmp_path):
     assert "Of aten.cumsum" in text(report, "table") and values(report)["remarks"] == list(graph.remarks)
 
 
+@pytest.mark.parametrize(("target", "noted"), [("y[:, 0]", True), ("y", False)], ids=["a view", "a tensor"])
+def test_writing_to_a_view_is_noted(tmp_path, target, noted):
+    body = f"        y = x * 2\n        {target}.mul_(3)\n        return torch.relu(y)"
+    graph = captured(tmp_path, MODULE.replace("        return {forward}", body))
+    assert any("writes to a view" in remark for remark in graph.remarks) is noted
+
+
 def test_gelu_by_erf_is_said_to_differ(tmp_path):
     norm = "F.layer_norm(x, (64,), m, torch.zeros(64))"
     (found,) = analyse(captured(tmp_path, MODULE.format(forward=f"F.gelu({norm})")), H200).groups
