@@ -22,8 +22,8 @@ MEASURED_TILES = 16  # tiles of an SM from which the exchange is assumed to cost
 THREADS = 256
 GROUPS = 4  # of 16 elements that a thread keeps in registers
 WIDE = {"s8": "f32", "e4m3": "bf16"}
-"""The type in which the product stores its results. Sums of s8 are exact, and so are their products with the scales in f32 but
-for its rounding; wgmma keeps 13 bits of sums of e4m3, which bf16 shortens to 8 where 4 are stored."""
+"""The type in which the product stores its results. Sums of s8 are exact, and f32 rounds only their products with the scales.
+Sums of e4m3 have 13 bits in wgmma (docs/gemm.md), of which bf16 keeps 8; the quantized results have 4."""
 BYTES = {"f32": 4, "bf16": 2}
 
 
