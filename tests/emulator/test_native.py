@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 import ptxkit
 from ptxkit.emulator.engine import wave as engine_wave
+from ptxkit.emulator.native import machine_code as compiler
 from ptxkit.emulator.native import wave as native_wave
 from ptxkit.emulator.native.scalar import emitter
 from ptxkit.errors import DeadlockError, FaultError, MemoryFault, UninitialisedError
@@ -350,10 +353,51 @@ def test_a_loop_that_waits_for_ever_is_a_deadlock(machine_code):
         ptxkit.compile(text, device="emulator")["k"](np.ones(4, np.int32), np.int32(2), grid=1, block=32)
 
 
+def test_a_bounded_wait_for_a_barrier_ends(machine_code):
+    """The wait is executed by numpy, the count of the tries by machine code, in the same arrays: they are compared by value."""
+    text = """extern "C" __global__ void k(int* y, int most) {
+      __shared__ unsigned long long barrier;
+      const unsigned b = __cvta_generic_to_shared(&barrier);
+      if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 40;" :: "r"(b) : "memory");
+      __syncthreads();
+      int done = 0, tries = 0;
+      for (; !done && tries < most; ++tries)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(b) : "memory");
+      y[threadIdx.x] = tries * 2 + done;
+    }"""
+    y = np.zeros(32, np.int32)
+    ptxkit.compile(text, device="emulator", target="sm_90a")["k"](y, np.int32(4096), grid=1, block=32)
+    assert (y == 8192).all()
+    assert machine_code
+
+
 def test_short_launches_compile_nothing(monkeypatch):
     monkeypatch.setattr(native_wave.NativeProgram, "compile", lambda *given: pytest.fail("compiled"))
     kernel = ptxkit.compile(SOURCE, device="emulator")["stack"]
     kernel(np.zeros(8, np.int32), np.ones(8, np.int32), grid=1, block=8)
+
+
+@pytest.mark.parametrize(
+    "llvm", [ImportError("no libLLVM"), SimpleNamespace(llvm_version_info=(15, 0, 7))], ids=["broken", "old"]
+)
+def test_numpy_executes_everything_where_llvmlite_cannot_be_used(llvm, monkeypatch, caplog):
+    def load():
+        if isinstance(llvm, Exception):
+            raise llvm
+        return llvm
+
+    for name in ("AFTER_S", "KNOWN_AFTER_S"):
+        monkeypatch.setattr(native_wave, name, 0.0)
+    monkeypatch.setattr(engine_wave, "NATIVE_AFTER", 1)
+    monkeypatch.setattr(native_wave, "HOT", 1)
+    monkeypatch.setattr(compiler, "_llvm", load)
+    monkeypatch.setattr(native_wave, "can_compile", cache(compiler.can_compile.__wrapped__))
+    x = np.ones(8, np.int32)
+    ptxkit.compile(SOURCE, device="emulator")["recurse"](y := np.zeros(8, np.int32), x * 5, grid=1, block=8)
+    assert y.tolist() == [8] * 8
+    found = [r.getMessage() for r in caplog.records]
+    assert len(found) == 1 and "llvmlite cannot be used" in found[0] and ("libLLVM" in found[0] or "LLVM 15" in found[0])
 
 
 def test_the_message_of_an_interrupted_launch_counts_what_machine_code_has_executed(machine_code, monkeypatch):

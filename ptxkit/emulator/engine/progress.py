@@ -111,8 +111,9 @@ class Progress:
         for _, group in placed:
             frame: Frame | None = group.frame
             while frame is not None and frame.serial not in frames:
+                in_place = frame.native is not None  # machine code writes to the arrays that the frame has
                 registers = [
-                    r.copy() if own and r is not None else r
+                    r.copy() if r is not None and (own or in_place) else r
                     for r, own in zip(frame.registers, frame.owned, strict=True)
                 ]
                 frames[frame.serial] = frame, registers

@@ -85,14 +85,14 @@ class Frames:
 
     def at(self, level: int) -> Frame:
         """The frame of a call that machine code has made; 0 is the frame in which it was entered."""
-        for n in range(1, level + 1):
-            record = self._levels[n]
-            stamp = int(record[Level.STAMP])
-            if n < len(self._frames) and self.calls[n].stamp == stamp:
-                continue
-            del self._frames[n:]
+        known = min(level, len(self._frames) - 1)
+        while known and self.calls[known].stamp != int(self._levels[known, Level.STAMP]):
+            known -= 1  # the calls below one that has not returned have not returned either
+        if known < level:
+            del self._frames[known + 1 :]
+        for n in range(known + 1, level + 1):
             self._frames.append(self._new_frame(self._frames[n - 1], n))
-            self.calls[n].stamp = stamp
+            self.calls[n].stamp = int(self._levels[n, Level.STAMP])
         return self._frames[level]
 
     def storage_at(self, level: int) -> tuple[NativeFunction, Storage]:

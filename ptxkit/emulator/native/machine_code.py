@@ -14,6 +14,7 @@ from ptxkit.emulator.native.forms import Form
 from ptxkit.emulator.native.runtime import RUN, common, exported, runtime_text
 
 _LOCK = threading.Lock()  # llvmlite's own state is shared
+LEAST_LLVM = 20  # that of llvmlite 0.45
 QUICK, THOROUGH = 0, 2
 """LLVM's levels for generating code. At the lower one it takes a quarter of the time, and the code twice as long."""
 
@@ -50,6 +51,22 @@ def _note() -> str:
 def is_installed() -> bool:
     """Whether llvmlite can be imported; it is not imported here."""
     return find_spec("llvmlite") is not None
+
+
+@cache
+def can_compile() -> bool:
+    """Whether llvmlite, which is imported here, can be used; a warning says why not."""
+    try:
+        version = _llvm().llvm_version_info[0]
+        why = "" if version >= LEAST_LLVM else f"it contains LLVM {version}"
+    except (ImportError, OSError, RuntimeError) as error:
+        why = str(error)
+    if why:
+        import logging  # imported here, because most runs do not need it
+
+        text = "the emulator executes everything by numpy: llvmlite cannot be used (%s); install llvmlite 0.45 or newer"
+        logging.getLogger("ptxkit").warning(text, why)
+    return not why
 
 
 @cache

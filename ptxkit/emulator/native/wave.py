@@ -20,7 +20,7 @@ from ptxkit.emulator.native.counts import Counts
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.handover import Handover
 from ptxkit.emulator.native.heap import Heap
-from ptxkit.emulator.native.machine_code import CALLBACK, is_installed, was_compiled
+from ptxkit.emulator.native.machine_code import CALLBACK, can_compile, is_installed, was_compiled
 from ptxkit.emulator.native.memory_table import MemoryTable
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
 from ptxkit.emulator.native.pure import compute
@@ -133,6 +133,8 @@ class NativeWave:
         began = time.thread_time()
         spent = began - self.began - self.compiled_s
         if spent < KNOWN_AFTER_S or (spent < AFTER_S and not was_compiled()) or spent < self.compiled_s:
+            return False
+        if not can_compile():
             return False
         usable = self._usable(code)
         if sum(len(b.instructions) for b in usable) > WHOLE:
