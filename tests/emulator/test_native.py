@@ -16,6 +16,7 @@ import ptxkit
 from ptxkit.emulator.engine import wave as engine_wave
 from ptxkit.emulator.native import machine_code as compiler
 from ptxkit.emulator.native import wave as native_wave
+from ptxkit.emulator.native.forms import Destination, frame_form, parameter_form
 from ptxkit.emulator.native.scalar import emitter
 from ptxkit.errors import DeadlockError, FaultError, MemoryFault, UninitialisedError
 
@@ -398,6 +399,21 @@ def test_numpy_executes_everything_where_llvmlite_cannot_be_used(llvm, monkeypat
     assert y.tolist() == [8] * 8
     found = [r.getMessage() for r in caplog.records]
     assert len(found) == 1 and "llvmlite cannot be used" in found[0] and ("libLLVM" in found[0] or "LLVM 15" in found[0])
+
+
+class Entries(dict):
+    put = dict.__setitem__
+
+
+def test_an_object_file_that_was_kept_is_loaded_once(monkeypatch):
+    """A process that needs its forms one after the other has one copy of them."""
+    entries, both = Entries(), [frame_form(), parameter_form(32, (Destination(32, 32),))]
+    monkeypatch.setattr(compiler, "_stores", [lambda: entries])
+    compiler._Level(compiler.QUICK).load(both, compiles=True)
+    level = compiler._Level(compiler.QUICK)
+    for form in both:
+        level.load([form], compiles=False)
+    assert len(level._engines) == 1 and all(level.forms[form.name] for form in both)
 
 
 def test_the_message_of_an_interrupted_launch_counts_what_machine_code_has_executed(machine_code, monkeypatch):

@@ -144,7 +144,7 @@ class _Level:
         self.level = level
         self.run = 0
         self.forms: dict[str, int] = {}
-        self._engines: list[Any] = []  # which contain them
+        self._engines: dict[str, Any] = {}  # which contain them, by the keys of their object files
 
     def load_runtime(self, compiles: bool) -> bool:
         """Load the functions that all machine code consists of besides the forms; false if that would need compiling."""
@@ -161,7 +161,7 @@ class _Level:
         engine = _loaded(code, self.level)
         for name in exported():
             llvm.add_symbol(name, engine.get_function_address(name))
-        self._engines.append(engine)
+        self._engines[key] = engine
         self.run = engine.get_function_address(RUN)
         return True
 
@@ -187,8 +187,10 @@ class _Level:
             for form in new:
                 _keep(keys[form.name], name.encode())
             old += new
-        for content in files.values():  # two files may contain the same form
-            self._engines.append(engine := _loaded(content, self.level))
+        for name, content in files.items():  # two files may contain the same form
+            engine = self._engines.get(name)
+            if engine is None:
+                engine = self._engines[name] = _loaded(content, self.level)
             for form in old:
                 self.forms[form.name] = self.forms.get(form.name) or engine.get_function_address(form.name)
 
