@@ -28,6 +28,18 @@ ROWS = """
 #include <thrust/scan.h>
 #include <thrust/sort.h>
 #include <thrust/unique.h>
+#include <stdexcept>
+#include <string>
+
+struct Named {
+    std::string name;
+    int n;
+};
+
+struct Failed : std::exception {
+    explicit Failed(std::string const text);
+    std::string text;
+};
 
 struct Square : public thrust::unary_function<int, int> {
     __host__ __device__ int operator()(int a) const { return a * a; }
@@ -35,6 +47,7 @@ struct Square : public thrust::unary_function<int, int> {
 
 __global__ void rows(int* values, int* keys, int* out, int n)
 {
+    static_assert(sizeof(Named) == 40, "std::string has the size that it has in nvcc's host compiler");
     int* value = values + threadIdx.x * n;
     int* key = keys + threadIdx.x * n;
     thrust::stable_sort_by_key(thrust::seq, key, key + n, value);

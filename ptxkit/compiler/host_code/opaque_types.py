@@ -76,7 +76,13 @@ TEMPLATES = {
 
 def opaque_types(names: Collection[str]) -> list[str]:
     """A declaration of each of these names of namespace std that is a type of the host."""
-    lines = [f"class {name}{_body(name, size)}" for name, size in CLASSES.items() if name in names]
+    made = [
+        f"#ifndef PTXKIT_STD_{name.upper()}\n#define PTXKIT_STD_{name.upper()}\n"
+        f"namespace std {{ class {name}{_body(name, size)} }}\n#endif\n"
+        for name, size in CLASSES.items()
+        if name in names
+    ]
+    lines = []
     for name, (count, size) in TEMPLATES.items():
         if name not in names:
             continue
@@ -88,7 +94,7 @@ def opaque_types(names: Collection[str]) -> list[str]:
         if name == "vector":
             text += f" template <> class vector<bool>{_body(name, 40)}"
         lines.append(text)
-    return [f"namespace std {{ {line} }}\n" for line in lines]
+    return made + [f"namespace std {{ {line} }}\n" for line in lines]
 
 
 def _body(name: str, size: int) -> str:

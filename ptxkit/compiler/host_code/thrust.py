@@ -69,7 +69,10 @@ namespace std {
 using namespace ::cuda::std;
 template <typename Iterator> struct iterator_traits : ::cuda::std::iterator_traits<Iterator> {};
 template <typename T> class allocator;
+#ifndef PTXKIT_STD_STRING
+#define PTXKIT_STD_STRING
 class string {
+    void* opaque[4];
 public:
     __device__ string(const char* = "") {}
     __device__ string& operator+=(const char*) { return *this; }
@@ -77,20 +80,33 @@ public:
     __device__ const char* c_str() const { return ""; }
     __device__ bool empty() const { return true; }
 };
+#endif
+#ifndef PTXKIT_STD_EXCEPTION
+#define PTXKIT_STD_EXCEPTION
 class exception {
 public:
     __device__ virtual ~exception() {}
     __device__ virtual const char* what() const noexcept { return ""; }
 };
+#endif
+#ifndef PTXKIT_STD_BAD_ALLOC
+#define PTXKIT_STD_BAD_ALLOC
 class bad_alloc : public exception {};
+#endif
+#ifndef PTXKIT_STD_RUNTIME_ERROR
+#define PTXKIT_STD_RUNTIME_ERROR
 class runtime_error : public exception {
+    void* opaque;
 public:
     __device__ runtime_error(const char*) {}
 };
+#endif
 }
 """
-"""Precedes the source. Thrust 3 (CUDA 13) no longer has the base classes of function objects that older sources derive theirs
-from. ``std::iterator_traits`` is what Thrust specialises for its iterators; on a host libcu++ looks there."""
+"""Precedes the source. Thrust 3 (CUDA 13) no longer has the base classes of function objects that older sources derive
+theirs from. ``std::iterator_traits`` is what Thrust specialises for its iterators; on a host libcu++ looks there. The
+classes of std have the sizes of :data:`ptxkit.compiler.host_code.opaque_types.CLASSES`; whichever text comes first defines
+them."""
 
 CONTAINERS = """#pragma once
 #include <thrust/device_ptr.h>
