@@ -77,7 +77,7 @@ TEMPLATES = {
 def opaque_types(names: Collection[str]) -> list[str]:
     """A declaration of each of these names of namespace std that is a type of the host."""
     made = [
-        f"#ifndef PTXKIT_STD_{name.upper()}\n#define PTXKIT_STD_{name.upper()}\n"
+        f"#ifndef _PTXKIT_STD_{name.upper()}\n#define _PTXKIT_STD_{name.upper()}\n"
         f"namespace std {{ class {name}{_body(name, size)} }}\n#endif\n"
         for name, size in CLASSES.items()
         if name in names

@@ -69,8 +69,8 @@ namespace std {
 using namespace ::cuda::std;
 template <typename Iterator> struct iterator_traits : ::cuda::std::iterator_traits<Iterator> {};
 template <typename T> class allocator;
-#ifndef PTXKIT_STD_STRING
-#define PTXKIT_STD_STRING
+#ifndef _PTXKIT_STD_STRING
+#define _PTXKIT_STD_STRING
 class string {
     void* opaque[4];
 public:
@@ -81,20 +81,20 @@ public:
     __device__ bool empty() const { return true; }
 };
 #endif
-#ifndef PTXKIT_STD_EXCEPTION
-#define PTXKIT_STD_EXCEPTION
+#ifndef _PTXKIT_STD_EXCEPTION
+#define _PTXKIT_STD_EXCEPTION
 class exception {
 public:
     __device__ virtual ~exception() {}
     __device__ virtual const char* what() const noexcept { return ""; }
 };
 #endif
-#ifndef PTXKIT_STD_BAD_ALLOC
-#define PTXKIT_STD_BAD_ALLOC
+#ifndef _PTXKIT_STD_BAD_ALLOC
+#define _PTXKIT_STD_BAD_ALLOC
 class bad_alloc : public exception {};
 #endif
-#ifndef PTXKIT_STD_RUNTIME_ERROR
-#define PTXKIT_STD_RUNTIME_ERROR
+#ifndef _PTXKIT_STD_RUNTIME_ERROR
+#define _PTXKIT_STD_RUNTIME_ERROR
 class runtime_error : public exception {
     void* opaque;
 public:
