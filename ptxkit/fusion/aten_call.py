@@ -37,7 +37,7 @@ class Call:
 
     Attributes:
         word: the name of the operation without namespace and overload. target: with them. name: of the result.
-        results: shape and dtype of each result, and whether the call returns them as a tuple.
+        results: shape and dtype of each result.
         pointwise: whether torch says that it is element by element.
     """
 
@@ -49,7 +49,6 @@ class Call:
         self._defaults = dict(defaults)
         self._taken: set[str] = set()
         self.results: list[tuple[list[int], str]] = []
-        self.several = False
         self.pointwise = False
 
     def take(self, name: str, default: Any = None) -> Any:

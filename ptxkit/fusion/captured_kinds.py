@@ -8,10 +8,9 @@ from typing import Any
 
 from ptxkit.errors import UsageError
 from ptxkit.fusion.attributes import Attributes, dtype_of
-from ptxkit.fusion.tensors import Tensor, promoted
+from ptxkit.fusion.tensors import Shaped, Tensor, broadcast, promoted
 from ptxkit.workload.blame import short
 
-Shaped = tuple[tuple[int, ...], str]  # shape and dtype of a result
 MOST_INPUTS = 64
 
 
@@ -29,12 +28,7 @@ def pointwise(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
     """The result of ``pointwise``: the shape to which the inputs are broadcast."""
     if not isinstance(attributes.get("function"), str):
         raise UsageError("needs the attribute 'function', its name")
-    rank = max(len(tensor.shape) for tensor in inputs)
-    padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in inputs]
-    shape = tuple(max(extents) for extents in zip(*padded, strict=True))
-    if any(extent not in (1, want) for extents in padded for extent, want in zip(extents, shape, strict=True)):
-        raise UsageError(f"the shapes {short([list(t.shape) for t in inputs])} cannot be broadcast")
-    return [(shape, dtype_of(attributes, promoted([tensor.dtype for tensor in inputs])))]
+    return [(broadcast(inputs), dtype_of(attributes, promoted([tensor.dtype for tensor in inputs])))]
 
 
 def unknown(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:

@@ -24,12 +24,11 @@ from ptxkit.errors import UsageError
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
 from ptxkit.fusion import captured_kinds, routed
 from ptxkit.fusion.attributes import Attributes, boolean, dtype_of, finite, number
-from ptxkit.fusion.tensors import Tensor, is_float, promoted
+from ptxkit.fusion.tensors import Shaped, Tensor, broadcast, is_float, promoted
 from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
 
 Family = Literal["elementwise", "row", "contraction", "attention", "movement", "view", "other"]
-Shaped = tuple[tuple[int, ...], str]  # shape and dtype of a result
 GELUS = ("tanh", "none")  # the formula with tanh, and the exact function with erf
 
 
@@ -72,20 +71,6 @@ class Kind:
     def read(self, i: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: Attributes) -> float:
         """Bytes of input ``i`` that an operation reads."""
         return self.reads(i, inputs, outputs, attributes) if self.reads else inputs[i].bytes
-
-
-def _broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    """The shape that all inputs are broadcast to, by numpy's rules, for any number of axes."""
-    rank = max(len(tensor.shape) for tensor in inputs)
-    padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in inputs]
-    result = []
-    for extents in zip(*padded, strict=True):
-        wanted = {extent for extent in extents if extent != 1}
-        if len(wanted) > 1:
-            shapes = " and ".join(short(list(tensor.shape)) for tensor in inputs)
-            raise UsageError(f"the shapes {shapes} cannot be broadcast")
-        result.append(max(extents))
-    return tuple(result)
 
 
 WHOLE_NUMBERS = {
@@ -134,7 +119,7 @@ def _elementwise(
         found = promoted(operand_types)
         if not is_float(found) and (kind not in WHOLE_NUMBERS or isinstance(given.get("value"), float)):
             found = "f32"
-        return [(_broadcast(inputs), dtype_of(given, dtype or found))]
+        return [(broadcast(inputs), dtype_of(given, dtype or found))]
 
     names = {"dtype": "the type of the result"} | dict(attributes or {})
     if operands[0] < operands[1]:
@@ -151,7 +136,7 @@ def _rows(flops: float, operands: tuple[int, int], summary: str, eps: float | No
         _check_row(inputs)
         if "eps" in attributes and finite(attributes, "eps") < 0:
             raise UsageError(f"the attribute 'eps' must be a number from 0, not {attributes['eps']!r}")
-        if _broadcast(inputs) != inputs[0].shape:
+        if broadcast(inputs) != inputs[0].shape:
             raise UsageError(f"the first input has the shape {list(inputs[0].shape)}; the others must fit into it")
         return [(inputs[0].shape, dtype_of(attributes, inputs[0].dtype))]
 
@@ -200,7 +185,7 @@ def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[in
         rows, n = n, rows
     if rows != k:
         raise UsageError(f"the inner sizes differ: {k} of {list(a.shape)} and {rows} of {list(b.shape)}")
-    batch = _broadcast([Tensor("a", a.shape[:-2], a.dtype), Tensor("b", b.shape[:-2], b.dtype)])
+    batch = broadcast([Tensor("a", a.shape[:-2], a.dtype), Tensor("b", b.shape[:-2], b.dtype)])
     return batch, m, n, k
 
 
@@ -270,7 +255,7 @@ def _attention(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]
         finite(attributes, "scale")
     if len(inputs) > 3:
         scores = Tensor("scores", (*q.shape[:-1], k.shape[-2]), "f32")
-        if _broadcast([scores, inputs[3]]) != scores.shape:
+        if broadcast([scores, inputs[3]]) != scores.shape:
             raise UsageError(f"the mask {list(inputs[3].shape)} does not fit the scores {list(scores.shape)}")
     return [((*q.shape[:-1], v.shape[-1]), dtype_of(attributes, promoted([q.dtype, k.dtype, v.dtype])))]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ptxkit.bench.results.results import BASELINE
 from ptxkit.errors import UsageError
 from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
 from ptxkit.expression.syntax import RESERVED, parse
@@ -21,7 +22,6 @@ from ptxkit.fusion.use import Use
 from ptxkit.targets.target import Target, missing
 from ptxkit.workload import registry
 
-UNFUSED = "unfused"  # the name of the baselines of bundled kernels
 TANH = "with gelu by tanh, which differs from gelu by erf by at most 0.0005"
 STATED = ("dtype", "activation", "output", "scale")  # options that are stated where they have their defaults, too
 LONGEST = 1000  # characters of a formula, in which a value that is used twice is written twice
@@ -106,7 +106,7 @@ def _permitted(use: Use, target: Target | None) -> bool:
 def fused_variants(kernel: str, target: Target) -> list[str]:
     """The names of the variants of a kernel that a target has, without its unfused baseline."""
     variants = registry.get(kernel).variants().values()
-    return [v.name for v in variants if v.name != UNFUSED and missing(v.requires, target) is None]
+    return [v.name for v in variants if v.name != BASELINE and missing(v.requires, target) is None]
 
 
 def _formula_offer(group: Group) -> Offer | None:

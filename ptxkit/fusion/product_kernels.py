@@ -163,9 +163,11 @@ def side_by_side(group: Group) -> Use | None:
     inputs = [name for product, bias in layers for name in (product.inputs[1], *bias)]
     if any(graph.tensors[name].dtype != dtype for name in (*inputs, *group.writes())):
         return None
-    if any(graph.tensors[name].elements != graph.shape(product.inputs[1])[0] for product, bias in layers for name in bias):
-        return None
-    n = sum(graph.shape(product.inputs[1])[0] for product, _ in layers)
+    widths = [graph.shape(product.inputs[1])[0] for product, _ in layers]
+    for width, (_, bias) in zip(widths, layers, strict=True):
+        if any(graph.tensors[name].elements != width or graph.shape(name)[-1] != width for name in bias):
+            return None  # one value for each row is no bias, either
+    n = sum(widths)
     has_bias = biased == {1}
     names = ", ".join(product.name for product, _ in layers)
     what = "weights and biases" if has_bias else "weights"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ptxkit.errors import UsageError
 from ptxkit.workload.blame import short
 from ptxkit.workload.workload import suggestion
+
+Shaped: TypeAlias = tuple[tuple[int, ...], str]
+"""Shape and dtype of a result."""
 
 BITS = {
     "f64": 64,
@@ -118,3 +121,17 @@ class Tensor:
     def bytes(self) -> float:
         """Its size in memory."""
         return self.elements * BITS[self.dtype] / 8
+
+
+def broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
+    """The shape that all inputs are broadcast to, by numpy's rules, for any number of axes. Raises UsageError."""
+    rank = max(len(tensor.shape) for tensor in inputs)
+    padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in inputs]
+    result = []
+    for extents in zip(*padded, strict=True):
+        wanted = {extent for extent in extents if extent != 1}
+        if len(wanted) > 1:
+            shapes = " and ".join(short(list(tensor.shape)) for tensor in inputs)
+            raise UsageError(f"the shapes {shapes} cannot be broadcast")
+        result.append(max(extents))
+    return tuple(result)

@@ -10,7 +10,7 @@ from typing import Any
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.fusion.aten import CONSTANTS, POINTWISE, translated
 from ptxkit.fusion.aten_call import Call, Named, Unknown
-from ptxkit.fusion.graph import Graph, GraphBuilder
+from ptxkit.fusion.graph import Graph, GraphBuilder, Operation
 from ptxkit.fusion.tensors import SPELLINGS
 
 
@@ -130,7 +130,12 @@ class _Capture:
 
     def _is_view(self, value: Any) -> bool:
         """Whether a tensor is a view. What is written to another one is read as the result of the operation."""
-        return any(o.rules.family == "view" and value in o.outputs for o in self.builder.operations)
+        writer = self._writer(value)
+        return writer is not None and writer.rules.family == "view"
+
+    def _writer(self, value: Any) -> Operation | None:
+        """The operation whose result a tensor is; None for an input."""
+        return next((o for o in self.builder.operations if value in o.outputs), None)
 
     def _translated(self, call: Call) -> Any:
         before = len(self.builder.operations)
@@ -168,8 +173,8 @@ class _Capture:
         return self.builder.tensor(tensor).dtype
 
     def permuted(self, tensor: str) -> bool:
-        made = [operation.kind for operation in self.builder.operations if tensor in operation.outputs]
-        return made == ["permute"]
+        writer = self._writer(tensor)
+        return writer is not None and writer.kind == "permute"
 
 
 def _facts(value: Any) -> tuple[list[int], str]:

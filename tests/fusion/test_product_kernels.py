@@ -137,6 +137,16 @@ def test_other_layers_side_by_side_have_no_kernel(graph):
 KERNELS = {"sm_80": "matmul_mma", "sm_89": "matmul_mma", "sm_90a": "matmul_wgmma", "sm_100a": "matmul_tcgen05"}
 
 
+def test_one_value_for_each_row_is_no_bias():
+    g = GraphBuilder()
+    x = g.input("x", (64, K), "bf16")
+    for i in range(2):
+        y = g.linear(x, g.input(f"w{i}", (64, K), "bf16"), name=f"y{i}")
+        g.add(y, g.input(f"b{i}", (64, 1), "bf16"), name=f"z{i}")
+    graph = g.graph()
+    assert offer(Group.of(graph, graph.launches)) is None
+
+
 @pytest.mark.parametrize(("target", "kernel"), KERNELS.items())
 def test_the_kernel_exists_on_the_gpu(target, kernel):
     graph = graph_of("bf16", bias="inside", activation="gelu")
