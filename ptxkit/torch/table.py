@@ -403,36 +403,28 @@ def _matmul_f32_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wante
     return da, db
 
 
-def _linear_bias_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
-    return *_linear_gradient(kept, options, grads, wanted), grads[0].sum(0) if wanted[2] else None
+def _epilogue_gradient(activation: str = "") -> Callable[[Kept, Named, Grads, Wanted], Sequence[torch.Tensor | None]]:
+    """The gradient of x, weight, bias unless there is none, and residual where it is an argument.
 
+    For an activation, the product is computed again.
 
-def _activated_gradient(kept: Kept, dy: torch.Tensor, activation: str) -> torch.Tensor:
-    """The gradient before the activation; the product is computed again."""
-    if activation == "none":
-        return dy
-    x, weight, *bias = kept
-    shift = bias[0] if bias else dy.new_zeros(())
-    dz: torch.Tensor = CALLS["add_activation_backward"]((dy, product(x, weight), shift.expand_as(dy)), (activation,))
-    return dz
+    Args:
+        activation: of the operation; "" for that of its option.
+    """
 
+    def gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
+        x, weight, *bias = kept
+        dy, name = grads[0], activation or options["activation"]
+        dz = dy
+        if name != "none":
+            shift = bias[0] if bias else dy.new_zeros(())
+            dz = CALLS["add_activation_backward"]((dy, product(x, weight), shift.expand_as(dy)), (name,))
+        found = [*_linear_gradient((x, weight), options, (dz,), wanted)]
+        if bias:
+            found.append(dz.sum(0) if wanted[2] else None)
+        return [*found, dy][: len(wanted)]
 
-def _linear_epilogue_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
-    """Of x, weight, bias unless there is none, and of residual where it is an argument."""
-    dy = grads[0]
-    dz = _activated_gradient(kept, dy, options["activation"])
-    found = [*_linear_gradient(kept[:2], options, (dz,), wanted)]
-    if len(kept) > 2:
-        found.append(dz.sum(0) if wanted[2] else None)
-    return [*found, dy][: len(wanted)]
-
-
-def _linear_gelu_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
-    x, weight, bias = kept
-    dz = CALLS["add_activation_backward"]((grads[0], product(x, weight), bias.expand_as(grads[0])), ("gelu",))
-    dx = product(dz, weight.t()) if wanted[0] else None
-    dw = product(dz.t(), x.t()) if wanted[1] else None
-    return dx, dw, dz.sum(0) if wanted[2] else None
+    return gradient
 
 
 def _swiglu_ffn_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Sequence[torch.Tensor | None]:
@@ -482,26 +474,22 @@ def _gelu(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(x.float(), approximate="tanh")
 
 
-def _empty_linear_gelu(tensors: Kept, options: Named) -> Kept:
-    """The product over no elements is 0, so that bias remains."""
-    x, _, bias = tensors
-    return (_gelu(bias).to(x.dtype).expand(len(x), -1).contiguous(),)
+def _empty_linear(activation: str = "") -> Callable[[Kept, Named], Kept]:
+    """The result of a product over no elements, which is 0: bias, if any, activated, and residual where it is an argument.
 
+    Args:
+        activation: see :func:`_epilogue_gradient`.
+    """
 
-def _empty_linear_bias(tensors: Kept, options: Named) -> Kept:
-    """As :func:`_empty_linear_gelu`, without gelu."""
-    x, _, bias = tensors
-    return (bias.expand(len(x), -1).contiguous(),)
+    def result(tensors: Kept, options: Named) -> Kept:
+        x, weight, *rest = tensors
+        added = [tensor.float() for tensor in rest if tensor.ndim == 1]
+        z = added[0] if added else torch.zeros(len(weight), device=x.device)
+        activated = ACTIVATED[activation or options["activation"]](z).expand(len(x), -1)
+        residual = [tensor for tensor in rest if tensor.ndim == 2]
+        return ((activated + residual[0] if residual else activated).to(x.dtype).contiguous(),)
 
-
-def _empty_linear_epilogue(tensors: Kept, options: Named) -> Kept:
-    """As :func:`_empty_linear_gelu`, with any activation, and with residual and without bias where they are arguments."""
-    x, weight, *rest = tensors
-    added = [tensor.float() for tensor in rest if tensor.ndim == 1]
-    z = added[0] if added else torch.zeros(len(weight), device=x.device)
-    activated = ACTIVATED[options["activation"]](z).expand(len(x), -1)
-    residual = [tensor for tensor in rest if tensor.ndim == 2]
-    return ((activated + residual[0] if residual else activated).to(x.dtype).contiguous(),)
+    return result
 
 
 ACTIVATED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -531,21 +519,21 @@ def _linear_epilogue(name: str, bias: bool, residual: bool) -> Operation:
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
         fixed={"bias": bias, "residual": residual},
-        empty=_empty_linear_epilogue,
+        empty=_empty_linear(),
         autocast="lower",
-        gradient=Gradient(_kept(*names), _linear_epilogue_gradient),
+        gradient=Gradient(_kept(*names), _epilogue_gradient()),
     )
 
 
 def _empty_linear_layernorm_gelu(tensors: Kept, options: Named) -> Kept:
-    """As :func:`_empty_linear_gelu`."""
+    """As :func:`_empty_linear`."""
     x, _, bias, gamma, beta = tensors
     rows = bias.expand(*x.shape[:-1], -1).contiguous()
     return (CALLS["layernorm"]((rows, gamma, beta), ("gelu", options["eps"])),)
 
 
 def _empty_ffn_sublayer(tensors: Kept, options: Named) -> Kept:
-    """As :func:`_empty_linear_gelu`, with the residual."""
+    """As :func:`_empty_linear`, with the residual."""
     bias, residual = tensors[2], tensors[5]
     return ((residual.float() + _gelu(bias)).to(residual.dtype).contiguous(),)
 
@@ -569,9 +557,9 @@ PRODUCTS = (
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
         fixed={"epilogue": "bias_gelu"},
-        empty=_empty_linear_gelu,
+        empty=_empty_linear("gelu"),
         autocast="lower",
-        gradient=Gradient(_kept("x", "weight", "bias"), _linear_gelu_gradient),
+        gradient=Gradient(_kept("x", "weight", "bias"), _epilogue_gradient("gelu")),
     ),
     Operation(
         "linear_bias",
@@ -581,9 +569,9 @@ PRODUCTS = (
         (Result("c", "m n"),),
         kinds=("bf16", "f16"),
         fixed={"epilogue": "bias"},
-        empty=_empty_linear_bias,
+        empty=_empty_linear("none"),
         autocast="lower",
-        gradient=Gradient(_kept("x", "weight"), _linear_bias_gradient),
+        gradient=Gradient(_kept("x", "weight", "bias"), _epilogue_gradient("none")),
     ),
     _linear_epilogue("linear_activation", bias=True, residual=False),
     _linear_epilogue("linear_residual", bias=False, residual=True),
