@@ -10,6 +10,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ptxkit.bench.cases import Plan
 from ptxkit.bench.measure import data_ahead
@@ -169,3 +171,15 @@ def test_small_cases_are_computed_here(monkeypatch):
     monkeypatch.undo()
     assert not data_ahead.is_worth_it(registry.get("saxpy")(n=1000))
     assert data_ahead.is_worth_it(registry.get("attention")(batch=2, q=8192, k=8192))
+
+
+@given(st.integers(1, 200), st.integers(1, 4))
+def test_processes_share_no_core_where_there_are_enough(cores, count):
+    every = list(range(3, 3 + cores))
+    parts = data_ahead._shares(every, count)
+    assert len(parts) == count
+    if cores >= count:
+        assert [core for part in parts for core in part] == every
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    else:
+        assert parts == [every] * count

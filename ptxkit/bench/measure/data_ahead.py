@@ -5,8 +5,9 @@ inputs of a case and their reference for both seeds, that of the first verificat
 timing. It writes them to anonymous memory, which the measuring process maps, so that nothing is left behind, however the
 processes end. The values are those that the measuring process would compute, which does so itself if a process fails.
 
-The processes leave the first cores to the measuring process and have a lower priority. They see no GPU. Under a lack of memory
-the operating system ends them first.
+The processes leave the first cores to the measuring process and have a lower priority. Each has cores of its own: the threads
+of OpenBLAS wait in spin loops, which waste the time of the other process on shared cores. They see no GPU. Under a lack of
+memory the operating system ends them first.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class DataAhead:
         self._limit = None if free is None else SHARE * free
 
     def __enter__(self) -> DataAhead:
-        for _ in range(min(self._processes, len(self._jobs))):
-            threading.Thread(target=self._compute, daemon=True).start()
+        for mine in _shares(_others(), min(self._processes, len(self._jobs))):
+            threading.Thread(target=self._compute, args=(mine,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,8 +146,8 @@ class DataAhead:
         if job.process is not None:
             job.process.kill()
 
-    def _compute(self) -> None:
-        """A thread: run a process for one case after another."""
+    def _compute(self, mine: Sequence[int]) -> None:
+        """A thread: run a process for one case after another on these cores."""
         while True:
             with self._changed:
                 while self._waiting and not self._fits(self._waiting[0]):
@@ -156,7 +157,7 @@ class DataAhead:
                 job = self._waiting.popleft()
             files: list[int] = []
             try:
-                self._run(job, files)
+                self._run(job, files, mine)
             except OSError as error:
                 job.failed = f"no process for inputs and reference: {error.strerror}"
             finally:
@@ -166,17 +167,17 @@ class DataAhead:
                     job.ended = True
                     self._changed.notify_all()
 
-    def _run(self, job: _Job, files: list[int]) -> None:
+    def _run(self, job: _Job, files: list[int], mine: Sequence[int]) -> None:
         """Start a process for a job, unless it was given up, and enter what it computes.
 
         Args:
-            files: empty; gets the descriptors of the anonymous files, for the caller to close.
+            files: empty; gets the descriptors of the anonymous files, for the caller to close. mine: its cores.
         """
         for _ in job.seeds:
             files.append(os.memfd_create("ptxkit"))
         with self._changed:
             if not job.ended:
-                job.process = _started(job, files)
+                job.process = _started(job, files, mine)
         if job.process is not None:
             self._receive(job, job.process, files)
 
@@ -235,8 +236,8 @@ class _Mapped:
         return found
 
 
-def _started(job: _Job, files: Sequence[int]) -> subprocess.Popen[bytes]:
-    """A process that computes a job; it gets the job on stdin, and ends when stdin is closed."""
+def _started(job: _Job, files: Sequence[int], mine: Sequence[int]) -> subprocess.Popen[bytes]:
+    """A process that computes a job on these cores; it gets the job on stdin, and ends when stdin is closed."""
     path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     workload = job.workload
     process = subprocess.Popen(
@@ -244,7 +245,7 @@ def _started(job: _Job, files: Sequence[int]) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": str(len(_others())), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "OPENBLAS_NUM_THREADS": str(len(mine)), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
         pass_fds=files,
         start_new_session=True,  # Ctrl-C is for the measuring process, which ends this one
     )
@@ -254,6 +255,7 @@ def _started(job: _Job, files: Sequence[int]) -> subprocess.Popen[bytes]:
         "device": workload.device if workload.is_bound else None,
         "seeds": list(job.seeds),
         "files": list(files),
+        "cores": list(mine),
     }
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already, which is seen at its stdout
@@ -268,13 +270,20 @@ def _others() -> list[int]:
     return every[RESERVED:] if len(every) > 2 * RESERVED else every
 
 
+def _shares(every: Sequence[int], count: int) -> list[list[int]]:
+    """The cores in ``count`` parts without a common one; all of them in each part where there are fewer cores than parts."""
+    if len(every) < count:
+        return [list(every)] * count
+    return [list(every[len(every) * i // count : len(every) * (i + 1) // count]) for i in range(count)]
+
+
 def compute_from_stdin() -> None:
     """Entry point of a process: compute the inputs and references of a case; an answer on stdout for each seed."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a description prints is no answer
     job = pickle.load(sys.stdin.buffer)  # from the process that started this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.sched_setaffinity(0, _others())
+    os.sched_setaffinity(0, job["cores"])
     os.nice(NICE)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
