@@ -17,6 +17,10 @@ from ptxkit.workload.inputs import dtype_of
 
 FOLD_THREADS = 256
 STATISTICS = ("statistics", "column_sums", "shift")
+MOST_EARLY_ROWS = 128  # up to which row_kernels_early was measured, and took at most as long as the other products of step 8
+CLEARLY = 0.9
+"""The share of the predicted time of step 8 below which the swapped product is taken instead of row_kernels_early, which was
+faster on an H200 for 64 rows of 1024, where this share is 0.94, and slower where it is at most 0.87."""
 OBSERVED_REGISTERS = 224  # of a consumer thread: those of the warps that sum the statistics have 56
 NORM_FLOPS = 7  # of layernorm, for each element
 
@@ -73,6 +77,11 @@ def usable_early(w: FfnSublayer, t: Tile) -> bool | str:
     if t.CLUSTER_M * t.CLUSTER_N > 1:
         return "each CTA loads its own weights, without clusters"
     return reason if (reason := rows_fit(w)) is not True else linear.usable_wgmma(w, t)
+
+
+def slower_early(w: FfnSublayer) -> str | None:
+    """Why the variants without early weights are taken."""
+    return f"no time of it was measured for more than {MOST_EARLY_ROWS} rows" if w.rows > MOST_EARLY_ROWS else None
 
 
 def usable_swapped(w: FfnSublayer, t: Tile) -> bool | str:
@@ -289,7 +298,7 @@ class FfnSublayer(Workload):
         tile=linear.WGMMA_TILE,
         constraint=usable_early,
         prefer=linear.preferred_wgmma,
-        slower=lambda w: "no time of it was measured (docs/ffn.md)",
+        slower=slower_early,
     )
     def row_kernels_early(self, t: Tile) -> list[Launch]:
         """row_kernels_wgmma whose product loads its first weights during the row kernel."""
@@ -301,7 +310,7 @@ class FfnSublayer(Workload):
         tile=linear.SWAPPED_TILE,
         constraint=usable_swapped,
         prefer=linear.preferred_swapped,
-        slower=linear.slower_swapped,
+        slower=lambda w: linear.slower_swapped(w, CLEARLY),
     )
     def row_kernels_swapped(self, t: Tile) -> list[Launch]:
         """For few rows: the product has the weights as its first operand, and loads some during the row kernel."""

@@ -142,12 +142,16 @@ def slower(w: Matmul, step: int) -> str | None:
     return programs.objection(found[step], f"step {fastest}", taken.predicted_us)
 
 
-def swapped_slower(w: Matmul) -> str | None:
-    """Why step 8 is faster than step 9, or not clearly slower, for kernels that have no others."""
+def swapped_slower(w: Matmul, clearly: float = CLEARLY) -> str | None:
+    """Why step 8 is faster than step 9, or not clearly slower, for kernels that have no others.
+
+    Args:
+        clearly: the share of the predicted time of step 8 below which step 9 is taken.
+    """
     found = times(w)
     if 9 not in found:
         return f"for more than {swapped.MOST_ROWS} rows of a, larger tiles are faster"
-    if found[9] <= CLEARLY * found[8]:
+    if found[9] <= clearly * found[8]:
         return None
     compared = f"predicted to take {found[9]:.3g} us, and step 8 {found[8]:.3g} us"
     return compared if found[9] > found[8] else f"{compared}, a difference within the model's error"

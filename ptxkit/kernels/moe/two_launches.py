@@ -48,8 +48,6 @@ def predicted(w: Any) -> Terms:
 
 def slower(w: Any) -> str | None:
     """``slower`` of the variant: None where the measured terms say that the exchange takes longer."""
-    if w.dtype == "s8":
-        return "the product of s8 with f32 results was not measured"
     tiles = cdiv(w.m, TILE) * cdiv(w.n, TILE) / w.device.sms
     if tiles < MEASURED_TILES:
         return f"the exchange was measured with 27 tiles on each SM, and these results have {tiles:.1f}"
