@@ -3,6 +3,7 @@
 ==================  =====================================================================================
 :mod:`.features`    what a kernel can require, and which targets have it
 :mod:`.target`      the targets (``sm_75`` to ``sm_121a``), requirements in words
+:mod:`.wgmma`       the shapes of the instruction
 :mod:`.sm`          registers, threads, shared memory, CTA slots and clusters of an SM
 :mod:`.occupancy`   how many CTAs of a kernel are resident
 :mod:`.launch`      why no GPU of a target can launch a grid

@@ -90,12 +90,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n112k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n144k32_f32_e4m3_e4m3(
+    float (&d)[72], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %74, 0; wgmma.mma_async.sync.aligned.m64n144k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R72 "}, %72, %73, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D8(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n160k32_f32_e4m3_e4m3(
     float (&d)[80], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R80 "}, %80, %81, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n176k32_f32_e4m3_e4m3(
+    float (&d)[88], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %90, 0; wgmma.mma_async.sync.aligned.m64n176k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R88 "}, %88, %89, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64), PTXKIT_D8(80)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -114,12 +138,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n192k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n208k32_f32_e4m3_e4m3(
+    float (&d)[104], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %106, 0; wgmma.mma_async.sync.aligned.m64n208k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R104 "}, %104, %105, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D8(96)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(
     float (&d)[112], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %114, 0; wgmma.mma_async.sync.aligned.m64n224k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R112 "}, %112, %113, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n240k32_f32_e4m3_e4m3(
+    float (&d)[120], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %122, 0; wgmma.mma_async.sync.aligned.m64n240k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R120 "}, %120, %121, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D8(112)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -156,17 +204,33 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[56], unsigned long long a,
                                         bool accumulate) {
     wgmma_mma_async_m64n112k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[72], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n144k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[80], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n160k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[88], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n176k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[96], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n192k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[104], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n208k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[112], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[120], unsigned long long a, unsigned long long b,
+                                        bool accumulate) {
+    wgmma_mma_async_m64n240k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 
 }  // namespace ptxkit

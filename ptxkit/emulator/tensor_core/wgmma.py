@@ -10,11 +10,12 @@ from ptxkit.emulator.tensor_core.collective import WARPGROUP, acts_together, col
 from ptxkit.emulator.tensor_core.in_flight import MECHANISM, Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
 from ptxkit.isa.model import Immediate
+from ptxkit.targets.wgmma import FLOAT_COLUMNS, INTEGER_COLUMNS
 
 acts_together(WARPGROUP, "wgmma")
 
-_FLOAT = " ".join(f"m64n{n}k{{k}}" for n in range(8, 257, 8))
-_INTEGER = " ".join(f"m64n{n}k{{k}}" for n in (8, 16, 24, *range(32, 257, 16)))
+_FLOAT = " ".join(f"m64n{n}k{{k}}" for n in FLOAT_COLUMNS)
+_INTEGER = " ".join(f"m64n{n}k{{k}}" for n in INTEGER_COLUMNS)
 
 
 @blocking("wgmma.mma_async.sync.aligned.<shape>.<d>.<a>.<b>", shape=_FLOAT.format(k=16), d="f16 f32", a="f16", b="f16")

@@ -12,6 +12,7 @@ from ptxkit.kernels.gemm.product import Layout
 from ptxkit.kernels.gemm.programs import Choice, Option, program
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
+from ptxkit.targets.wgmma import columns_refused
 from ptxkit.workload.inputs import dtype_of
 
 
@@ -52,6 +53,8 @@ def storable(w: Any, t: Tile, kind: str, pairs: bool) -> bool | str:
     Args:
         pairs: two sums make one element.
     """
+    if (refused := columns_refused(w.kind, t.BN)) is not None:
+        return f"BN={t.BN}: {refused}"
     element, columns = dtype_of(kind).itemsize, 2 if pairs else 1
     row_bytes = matmul_wgmma.box_row_bytes(t, element, columns)
     width = row_bytes // element * columns if t.STORE == BY_TMA else 64

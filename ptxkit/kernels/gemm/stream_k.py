@@ -15,6 +15,7 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.wgmma import columns_refused
 
 SOURCE = "matmul_stream_k.cu"
 MAX_STAGES = 32
@@ -139,6 +140,8 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) 
     rows = height(t)
     if rows > MOST_ROWS:
         return f"boxes of a tensor map have at most {MOST_ROWS} rows, fewer than {rows} of a"
+    if (refused := columns_refused(w.kind, t["COLUMNS"])) is not None:
+        return f"COLUMNS={t['COLUMNS']}: {refused}"
     if w.b_layout == "row" and t["COLUMNS"] % 64:
         return f"COLUMNS={t['COLUMNS']} are no whole boxes of a row-major b"
     if w.a_layout == "column" and rows // t["SHARING"] % 64:
