@@ -264,6 +264,59 @@ def test_results_and_counts_are_those_of_numpy(name, machine_code, monkeypatch):
     assert len(machine_code) == count
 
 
+def atomic_kernels():
+    """A kernel for each operation: with and without a result, on global, shared and generic addresses, in four patterns."""
+    kinds = {"add": "u32 s32 u64 f32 f64", "min": "u32 s32 u64 s64", "max": "u32 s32 u64 s64", "inc": "u32", "dec": "u32",
+             "and": "b32 b64", "or": "b32 b64", "xor": "b32 b64", "exch": "b32 b64", "cas": "b32 b64"}
+    for op, types in kinds.items():
+        for t in types.split():
+            letter = {"f32": "f", "f64": "d"}.get(t, "r" if t[1:] == "32" else "l")
+            c = {"f": "float", "d": "double", "r": "unsigned", "l": "unsigned long long"}[letter]
+            more, given = (", %3", f', "{letter}"(v + 1)') if op == "cas" else ("", "")
+            lines = []
+            for space, pointer in (("global", "a"), ("shared", "s"), ("", "(i & 2 ? a : s)")):
+                place = '"l"(__cvta_generic_to_shared(p + at))' if space == "shared" else '"l"(p + at)'
+                name = f"{op}.{t}" if not space else f"{space}.{op}.{t}"
+                values = f'{place}, "{letter}"(v)'
+                body = f'asm volatile("atom.{name} %0, [%1], %2{more};" : "={letter}"(old) : {values}{given});'
+                body += "y[i] = y[i] * 3 + old;"
+                if op not in ("exch", "cas"):
+                    body += f'if (i % 5) {{ asm volatile("red.{name} [%0], %1;" :: {values}); }}'
+                for at in ("i % 7", "i", "(i * 3) & 31", "at0"):
+                    lines.append(f"{{ {c}* p = {pointer}; int at = {at}; {body} __syncthreads(); }}")
+            yield f"{op}_{t}", f"""extern "C" __global__ void {op}_{t}({c}* y, {c}* a, const int* x, int n, int at0) {{
+    __shared__ {c} s[128];
+    int i = threadIdx.x;
+    y += blockIdx.x * 96;
+    s[i] = x[i];
+    __syncthreads();
+    for (int k = 0; k < n; k++) {{
+        {c} v = x[i] * k % 11, old;
+        if (i % 3 == k % 3) {{ y[i] += atomicExch((int*)a + (i & 3), i); }}
+        if (k & 1) atomicAdd((int*)s + (i & 3), 1);
+        atomicAdd((int*)a + k, 1);
+        __syncthreads();
+        {" ".join(lines)}
+    }}
+    y[i] += s[i] + s[i & 3];
+}}
+""", np.dtype({"f": "f4", "d": "f8", "r": "u4", "l": "u8"}[letter])
+
+
+ATOMICS = {name: (text, dtype) for name, text, dtype in atomic_kernels()}
+
+
+@pytest.mark.parametrize("name", ATOMICS)
+def test_atomics_give_the_results_and_counts_of_numpy(name, machine_code, monkeypatch):
+    text, dtype = ATOMICS[name]
+    given = (text, name, lambda: [np.zeros(96, dtype), np.arange(128).astype(dtype), numbers("i4", 128), np.int32(2),
+                                  np.int32(5)], 1, 96)
+    found = measured(*given)
+    assert machine_code
+    monkeypatch.setattr(native_wave, "is_installed", lambda: False)
+    assert measured(*given) == found
+
+
 OPCODES = [
     *(f"{op}.{t}" for op in ("add", "sub", "mul.lo", "div", "rem", "min", "max") for t in ("s32", "u32", "s64", "u64", "s16")),
     *(f"mul.hi.{t}" for t in ("s32", "u32", "s64", "u64")),
@@ -395,7 +448,8 @@ def test_numpy_executes_everything_where_llvmlite_cannot_be_used(llvm, monkeypat
     monkeypatch.setattr(compiler, "_llvm", load)
     monkeypatch.setattr(native_wave, "can_compile", cache(compiler.can_compile.__wrapped__))
     x = np.ones(8, np.int32)
-    ptxkit.compile(SOURCE, device="emulator")["recurse"](y := np.zeros(8, np.int32), x * 5, grid=1, block=8)
+    source = f"{SOURCE}// {type(llvm)}"  # no other test has machine code of it
+    ptxkit.compile(source, device="emulator")["recurse"](y := np.zeros(8, np.int32), x * 5, grid=1, block=8)
     assert y.tolist() == [8] * 8
     found = [r.getMessage() for r in caplog.records]
     assert len(found) == 1 and "llvmlite cannot be used" in found[0] and ("libLLVM" in found[0] or "LLVM 15" in found[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ptxkit import environment
 from ptxkit.emulator.arrays import Bytes
 from ptxkit.emulator.memory.allocations import GlobalMemory
+from ptxkit.emulator.memory.atomic_lock import AtomicLock
 from ptxkit.errors import UsageError
 from ptxkit.targets import target_that_runs
 from ptxkit.targets.gpus import DeviceFacts, reference_facts
@@ -32,6 +33,7 @@ class Hardware:
 
     Attributes:
         texel_objects: handle -> texture or surface object.
+        atomics: the lock of atomics.
     """
 
     def __init__(self, capacity: int | None = None, sms: int | None = None, workers: int | None = None) -> None:
@@ -40,8 +42,13 @@ class Hardware:
         self.workers = worker_count() if workers is None else workers
         self.version = 0
         self.texel_objects: dict[int, object] = {}
-        self.atomic_lock = threading.RLock()
+        self.atomics = AtomicLock()
         self._serial = itertools.count(1)
+
+    @property
+    def atomic_lock(self) -> AbstractContextManager[None]:
+        """The lock that is held while an atomic operation is performed."""
+        return self.atomics.held()
 
     def facts_for(self, target: str) -> DeviceFacts:
         """The facts of a target's reference GPU, with this machine's number of SMs.

@@ -110,7 +110,7 @@ class Wave(WaveCalls, WaveValues):
         self.changes = 0  # clock reads and printed texts: progress that changes no memory
         self.running: tuple[Group, int] | None = None
         self.native = None
-        self._yields = 0
+        self.yields = 0
         self.instrumentation = Instrumentation.of(
             self, launch.settings, launch.code.has_stack, launch.code.reads_undefined
         )
@@ -281,8 +281,8 @@ class Wave(WaveCalls, WaveValues):
     def executed(self, group: Group) -> None:
         """``group`` has executed a block except for its terminator: if its wait has failed, others are executed first."""
         if self.spinning:
-            self._yields += 1
-            group.yielded = self._yields
+            self.yields += 1
+            group.yielded = self.yields
         else:
             group.yielded = 0
 

@@ -19,6 +19,7 @@ from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.atomic_lock import AtomicLock
 from ptxkit.emulator.simt.asynchronous import Collected, Operation
 from ptxkit.emulator.simt.state import MemoryState
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -104,6 +105,7 @@ class _Machine:
     def __init__(self, memory: UndefinedMemory) -> None:
         self.memory: MemoryState = memory
         self.atomic_lock: AbstractContextManager[object] = LOCK
+        self.atomics = AtomicLock()
         self.version = 0
         self.texel_objects: dict[int, object] = {}
 

@@ -85,10 +85,19 @@ class _AtomicBanks(ClusterSite):
             self._count(x, p, index, start)
 
 
-def _adds_one(b: Binding) -> bool:
-    """Whether the instruction's value is the constant 1."""
-    value = b.operands[-1]
+def adds_one(value: Operand | None) -> bool:
+    """Whether the value of an addition is the constant 1."""
     return isinstance(value, Immediate) and value.value == 1
+
+
+def combines(name: str, op: str, t: str, space: str) -> bool:
+    """Whether one lane combines the values of its warp and accesses memory, where ptxas can see that all have one address.
+
+    Args:
+        name: ``"atom"`` or ``"red"``. space: "" for a generic address.
+    """
+    combined = ("add", "min", "max", "and", "or", "xor") if name == "red" else ("add",)
+    return op in combined and t in ("b32", "u32", "s32") and space != ""
 
 
 class _LocalAtomics(LocalSite):
@@ -128,11 +137,9 @@ class AtomicSite:
         self.combined = GlobalSite(*arguments)
         self.glob.atomic = self.combined.atomic = True
         self.local = _LocalAtomics(*arguments)
-        increments = b.instruction.name == "red" and op == "add" and name in ("u32", "s32") and _adds_one(b)
+        increments = b.instruction.name == "red" and op == "add" and name in ("u32", "s32") and adds_one(b.operands[-1])
         self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"), op, increments)
-        # If ptxas can see that all lanes have the same address, one lane combines the values of the warp and accesses memory
-        combined = ("add", "min", "max", "and", "or", "xor") if b.instruction.name == "red" else ("add",)
-        self.aggregates = op in combined and name in ("b32", "u32", "s32") and space != ""
+        self.aggregates = combines(b.instruction.name, op, name, space)
         sites: tuple[tuple[Site, str], ...] = (
             (self.glob, "global"),
             (self.combined, "global"),

@@ -172,9 +172,13 @@ def _ldu(b: Binding) -> Step:
     return _wrap(_load(b, "global" if b.form.has("global") else ""))
 
 
+POLLING = ("relaxed", "acquire", "volatile", "mmio.relaxed")
+"""Semantics of loads that can observe the stores of other threads."""
+
+
 def _observed(b: Binding, step: Step) -> Step:
     """A load that can observe other threads' stores: a group that polls with it is executed again after all other groups."""
-    if b.form["sem"] not in ("relaxed", "acquire", "volatile", "mmio.relaxed"):
+    if b.form["sem"] not in POLLING:
         return step
     inner = step.call
 

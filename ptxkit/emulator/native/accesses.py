@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ptxkit.emulator.instructions.load_store import POLLING
 from ptxkit.emulator.lowering.typed import TypedInstruction
+from ptxkit.emulator.native.context import SPACES
 from ptxkit.emulator.native.operands import TEMPORARIES, Places, width
-from ptxkit.isa.model import Address, Immediate, Operand, Register, Symbol, Vector
+from ptxkit.isa.model import Address, Immediate, Operand, Symbol, Vector
 from ptxkit.isa.types import TYPES, PtxType
 
 
@@ -19,6 +21,7 @@ class Access:
         space: ``"global"``, ``"shared"``, ``"local"``, or "" for generic addresses.
         base, offset: the address. type: of an element. elements: registers or values.
         at: byte in the kernel's parameters, for a load of one; else -1.
+        spins: it may poll memory, so that other threads are executed next.
     """
 
     number: int
@@ -29,6 +32,9 @@ class Access:
     type: PtxType
     elements: tuple[Operand | None, ...]
     at: int = -1
+    spins: bool = False
+
+    spaces = SPACES
 
     @property
     def size(self) -> int:
@@ -41,7 +47,7 @@ def access_of(typed: TypedInstruction, places: Places) -> Access | None:
     i, form = typed.instruction, typed.form
     if i.name not in ("ld", "st") or form is None or len(i.operands) != 2:
         return None
-    if form.get("sem") not in (None, "", "weak") or form.get("scope") or "hint" in form.opcode:
+    if "hint" in form.opcode:
         return None
     t = TYPES.get(form["t"])
     if t is None or width(t) not in (8, 16, 32, 64):
@@ -58,11 +64,7 @@ def access_of(typed: TypedInstruction, places: Places) -> Access | None:
     if "cluster" in (form.get("space") or ""):
         return None
     function, layout = places.code.function, places.layout
-    base: Operand = Immediate(address.offset) if address.base is None else address.base
-    offset = 0 if address.base is None else address.offset
-    if isinstance(base, Symbol):
-        offset += base.offset
-        base = Symbol(base.name)
+    base, offset = base_of(address)
     at = -1
     if space == "param":
         if function.is_entry and isinstance(base, Symbol) and base.name in layout.params:
@@ -74,15 +76,16 @@ def access_of(typed: TypedInstruction, places: Places) -> Access | None:
         space = "global"
     if space not in ("global", "shared", "local", "") or t.dtype.itemsize * len(elements) > 32:
         return None
-    if at < 0 and not _readable(base, places):
+    if at < 0 and not places.can_be_address(base):
         return None
-    return Access(typed.number, store, space, base, offset, t, elements, at)
+    spins = not store and form.get("sem") in POLLING
+    return Access(typed.number, store, space, base, offset, t, elements, at, spins)
 
 
-def _readable(base: Operand, places: Places) -> bool:
-    if isinstance(base, Register):
-        k = places.register(base)
-        return k is not None and places.bits(k) in (32, 64)
-    if isinstance(base, Symbol) and base.name in places.frame:
-        return True
-    return places.value(base, TYPES["u64"]) is not None
+def base_of(address: Address) -> tuple[Operand, int]:
+    """The base of an address, and the bytes that are added to it."""
+    if address.base is None:
+        return Immediate(address.offset), 0
+    if isinstance(address.base, Symbol):
+        return Symbol(address.base.name), address.offset + address.base.offset
+    return address.base, address.offset

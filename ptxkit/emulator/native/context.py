@@ -59,6 +59,13 @@ class Field(IntEnum):
     LIVE = auto()  # uint32 by warp: the lanes that have not exited
     LIVE_OF_CTA = auto()  # int32 by CTA: their number
     GATES = auto()  # not 0 if no lanes wait for others of their warp, so that machine code may let lanes pass
+    LOCK = auto()  # the word of the lock of atomics
+    SPUN = auto()  # result: an instruction after which other threads are executed first
+    YIELDS = auto()  # uint32 by warp and lane: as Group.yielded, of the lanes of the outermost function
+    YIELDING = auto()  # not 0 if a lane has such a number that is not 0
+    YIELDED = auto()  # the number that lanes get when they move
+    YIELD_COUNT = auto()  # the highest number so far
+    MAY_YIELD = auto()  # not 0 if no threads are ready besides the lanes that take part
     SIZE = auto()
 
 

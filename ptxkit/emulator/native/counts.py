@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,18 @@ from ptxkit.emulator.native.context import SPACES, Field
 from ptxkit.emulator.native.traffic_code import Memory
 
 
+class CountedSite(NamedTuple):
+    """How an instruction that accesses memory is counted.
+
+    Attributes:
+        size: bytes of a lane.
+        spaces: as what its accesses to each of :data:`SPACES` count, of :data:`ptxkit.emulator.counters.tally.SPACES`.
+    """
+
+    size: int
+    spaces: tuple[str, ...]
+
+
 class Counts:
     """The counters of one wave, to which machine code adds.
 
@@ -20,7 +33,7 @@ class Counts:
         blocks: number of blocks. instructions: number of instructions of the kernel and the functions that it calls.
 
     Attributes:
-        sizes: number of an access -> bytes of a lane.
+        sites: number of an access -> how it is counted.
     """
 
     def __init__(self, blocks: int, instructions: int) -> None:
@@ -32,7 +45,7 @@ class Counts:
         self.unwritten = np.zeros(instructions, np.int64)
         self.traffic = np.zeros((instructions, len(SPACES), 4), np.int64)
         self.memory = np.zeros((instructions * len(SPACES), Memory.SIZE), np.int64)
-        self.sizes: dict[int, int] = {}
+        self.sites: dict[int, CountedSite] = {}
 
     def fields(self) -> Iterable[tuple[Field, NDArray[np.generic]]]:
         """The arrays, each with the field of the context that holds its address."""
@@ -47,14 +60,14 @@ class Counts:
             (Field.MEMORY, self.memory),
         )
 
-    def add_to(self, tally: Tally, sizes: Iterable[Mapping[int, int]]) -> None:
+    def add_to(self, tally: Tally, sites: Iterable[Mapping[int, CountedSite]]) -> None:
         """Add what was counted since the last call to the counts of the wave.
 
         Args:
-            tally: of the wave. sizes: of the functions that have machine code now.
+            tally: of the wave. sites: of the functions that have machine code now.
         """
-        for found in sizes:
-            self.sizes.update(found)
+        for found in sites:
+            self.sites.update(found)
         for b in np.flatnonzero(self.block_warps).tolist():
             tally.block_lanes[b] += int(self.block_lanes[b])
             tally.block_warps[b] += int(self.block_warps[b])
@@ -66,7 +79,8 @@ class Counts:
             tally.add(n, UNWRITTEN, int(self.unwritten[n]))
         for n, s in np.argwhere(self.traffic[..., context.LANES]).tolist():
             lanes, units, fronts, conflicts = (int(v) for v in self.traffic[n, s])
-            tally.access(n, SPACES[s], lanes * self.sizes[n], units, fronts, conflicts, lanes)
+            site = self.sites[n]
+            tally.access(n, site.spaces[s], lanes * site.size, units, fronts, conflicts, lanes)
         counts = (self.block_lanes, self.block_warps, self.predicated, self.branches, self.divergent, self.unwritten)
         for array in (*counts, self.traffic):
             array[...] = 0

@@ -198,8 +198,14 @@ def parameter_form(bits: int, destinations: tuple[Destination | None, ...]) -> F
 
 
 @cache
-def access_form(space: str, base: int, bits: int, elements: tuple[Source | Destination | None, ...], store: bool) -> Form:
-    """A load or store: the address in a register of ``base`` bits, an offset in bytes, and the elements."""
+def access_form(
+    space: str, base: int, bits: int, elements: tuple[Source | Destination | None, ...], store: bool, spins: bool
+) -> Form:
+    """A load or store: the address in a register of ``base`` bits, an offset in bytes, and the elements.
+
+    Args:
+        spins: other threads are executed next.
+    """
     t = FormText()
     size, n = bits // 8 * len(elements), len(elements)
     t.put(f"%R = alloca [{Record.SIZE} x i64], align 64")
@@ -232,6 +238,8 @@ def access_form(space: str, base: int, bits: int, elements: tuple[Source | Desti
             t.put(f"call void @ptxkit_store_{bits}(ptr %R, i32 %mask, i64 {k * bits // 8}, ptr %E{k})")
     else:
         _loads(t, elements, places, bits, number)
+    if spins:
+        t.put(f"call void @set_field(ptr %C, i64 {int(Field.SPUN)}, i64 1)")
     t.put("ret i1 true")
     return made([narrow(line) for line in t.lines])
 

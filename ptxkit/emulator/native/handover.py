@@ -14,7 +14,7 @@ from ptxkit.emulator.native.host import HostWave
 from ptxkit.emulator.native.text import LANES
 from ptxkit.emulator.native.warps import Warps
 from ptxkit.emulator.simt.blocks import BasicBlock
-from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.threads import Frame, Group
 
 
 class Handover:
@@ -29,6 +29,7 @@ class Handover:
         self.c = c
         self.warps = warps
         self.frames = frames
+        self._base = 0  # the highest Group.yielded before machine code has executed
 
     def finish(self, groups: Sequence[tuple[Group, int]], status: int) -> None:
         """Hand back the lanes of the groups that took part, each with its first block.
@@ -36,10 +37,19 @@ class Handover:
         Args:
             status: how machine code ended; not ``FAILED``.
         """
+        self._base = self.wave.yields
+        self.wave.yields += self.warps.new_yields
         if self.c[Field.LEVEL]:
             self._unwind(groups, status)
         else:
             self._leave(groups, status)
+
+    def _new_group(self, frame: Frame, lanes: Mask, outermost: bool = True) -> Group:
+        """A group of lanes of the warps that take part; in the outermost one they may have yielded."""
+        group = self.wave.new_group(frame, self.warps.mask(lanes))
+        if outermost:
+            group.yielded = self.warps.yielded(lanes, self._base)
+        return group
 
     def _leave(self, groups: Sequence[tuple[Group, int]], status: int) -> None:
         """Hand the lanes back to the scheduler."""
@@ -55,6 +65,7 @@ class Handover:
         places = [int(p) for p in np.unique(standing) if p not in (NOWHERE, PENDING)]
         pending = standing == PENDING
         if len(groups) == 1 and active is None and len(places) == 1:
+            groups[0][0].yielded = warps.yielded(standing == places[0], self._base)
             wave.go(groups[0][0], places[0])
             return
         if len(groups) == 1 and active is not None and not places and not pending.any():
@@ -64,7 +75,7 @@ class Handover:
         frame = groups[0][0].frame
         for group, _ in groups:
             wave.retire(group)
-        moved = [(wave.new_group(frame, warps.mask(standing == p)), p) for p in places]
+        moved = [(self._new_group(frame, standing == p), p) for p in places]
         if active is not None:
             full = np.zeros((rows, LANES), np.bool_)
             full[warps.active_row[: len(active)]] = active
@@ -102,7 +113,7 @@ class Handover:
             for place in np.unique(standing).tolist():
                 if place == NOWHERE:
                     continue
-                group = wave.new_group(frames[level], warps.mask(standing == place))
+                group = self._new_group(frames[level], standing == place, level == 0)
                 if place == PENDING:
                     assert following is not None
                     calling.append((group, following))

@@ -35,18 +35,25 @@ define internal void @add_to(ptr %C, i64 %k, i64 %index, i64 %amount) alwaysinli
 
 _TEXT = """
 declare i32 @llvm.vector.reduce.umin.v32i32(<32 x i32>)
+declare i64 @llvm.vector.reduce.umin.v32i64(<32 x i64>)
 declare i32 @llvm.ctpop.i32(i32)
 declare i32 @llvm.cttz.i32(i32, i1)
 
 ; the lowest block at which a lane stands; its lanes become the active ones
 define internal i32 @next_lanes(ptr %C) noinline {
 entry:
+  %ordered = call i1 @in_order(ptr %C)
+  br i1 %ordered, label %yields, label %begin
+yields:
+  %first = call i32 @next_in_order(ptr %C)
+  ret i32 %first
+begin:
   %rows = call i64 @field(ptr %C, i64 {ROWS})
   %blocks = call ptr @array(ptr %C, i64 {BLOCKS})
   br label %find
 find:
-  %r = phi i64 [0, %entry], [%r1, %find]
-  %low = phi i32 [{NOWHERE}, %entry], [%low1, %find]
+  %r = phi i64 [0, %begin], [%r1, %find]
+  %low = phi i32 [{NOWHERE}, %begin], [%low1, %find]
   %p = getelementptr <32 x i32>, ptr %blocks, i64 %r
   %v = load <32 x i32>, ptr %p, align 4
   %m = call i32 @llvm.vector.reduce.umin.v32i32(<32 x i32> %v)
@@ -58,6 +65,58 @@ find:
 chosen:
   %n = call i64 @lanes_at(ptr %C, i32 %low1)
   ret i32 %low1
+}
+
+; whether lanes of the outermost function, which is being executed, have yielded to others
+define internal i1 @in_order(ptr %C) alwaysinline {
+  %yielding = call i64 @field(ptr %C, i64 {YIELDING})
+  %level = call i64 @field(ptr %C, i64 {LEVEL})
+  %is = icmp ne i64 %yielding, 0
+  %outer = icmp eq i64 %level, 0
+  %both = and i1 %is, %outer
+  ret i1 %both
+}
+
+; as next_lanes, where lanes have yielded: those with the lowest number are next, of these the ones at the lowest block
+define internal i32 @next_in_order(ptr %C) noinline {
+entry:
+  %rows = call i64 @field(ptr %C, i64 {ROWS})
+  %blocks = call ptr @array(ptr %C, i64 {BLOCKS})
+  %yields = call ptr @array(ptr %C, i64 {YIELDS})
+  br label %find
+find:
+  %r = phi i64 [0, %entry], [%r1, %find]
+  %low = phi i64 [-1, %entry], [%low1, %find]
+  %any = phi i64 [0, %entry], [%any1, %find]
+  %p = getelementptr <32 x i32>, ptr %blocks, i64 %r
+  %v = load <32 x i32>, ptr %p, align 4
+  %yp = getelementptr <32 x i32>, ptr %yields, i64 %r
+  %y = load <32 x i32>, ptr %yp, align 4
+  %nowhere = icmp eq <32 x i32> %v, splat (i32 {NOWHERE})
+  %v64 = zext <32 x i32> %v to <32 x i64>
+  %y64 = zext <32 x i32> %y to <32 x i64>
+  %yh = shl <32 x i64> %y64, splat (i64 32)
+  %key = or <32 x i64> %yh, %v64
+  %keys = select <32 x i1> %nowhere, <32 x i64> splat (i64 -1), <32 x i64> %key
+  %m = call i64 @llvm.vector.reduce.umin.v32i64(<32 x i64> %keys)
+  %less = icmp ult i64 %m, %low
+  %low1 = select i1 %less, i64 %m, i64 %low
+  %some = icmp ne <32 x i32> %y, zeroinitializer
+  %here = xor <32 x i1> %nowhere, splat (i1 true)
+  %both = and <32 x i1> %some, %here
+  %bits = bitcast <32 x i1> %both to i32
+  %bits64 = zext i32 %bits to i64
+  %any1 = or i64 %any, %bits64
+  %r1 = add i64 %r, 1
+  %more = icmp ult i64 %r1, %rows
+  br i1 %more, label %find, label %chosen
+chosen:
+  %block = trunc i64 %low1 to i32
+  %number = lshr i64 %low1, 32
+  call void @set_field(ptr %C, i64 {YIELDED}, i64 %number)
+  call void @set_field(ptr %C, i64 {YIELDING}, i64 %any1)
+  %n = call i64 @lanes_at(ptr %C, i32 %block)
+  ret i32 %block
 }
 
 ; the lanes that stand at a block become the active ones; returns the number of their warps
@@ -121,9 +180,15 @@ entry:
   %a = shufflevector <32 x i32> %a0, <32 x i32> poison, <32 x i32> zeroinitializer
   %b0 = insertelement <32 x i32> poison, i32 %other, i32 0
   %b = shufflevector <32 x i32> %b0, <32 x i32> poison, <32 x i32> zeroinitializer
+  %ordered = call i1 @in_order(ptr %C)
+  %yields = call ptr @array(ptr %C, i64 {YIELDS})
+  %number64 = call i64 @field(ptr %C, i64 {YIELDED})
+  %number = trunc i64 %number64 to i32
+  %y0 = insertelement <32 x i32> poison, i32 %number, i32 0
+  %y = shufflevector <32 x i32> %y0, <32 x i32> poison, <32 x i32> zeroinitializer
   br label %row
 row:
-  %i = phi i64 [0, %entry], [%i1, %row]
+  %i = phi i64 [0, %entry], [%i1, %moved]
   %rp = getelementptr i32, ptr %active_row, i64 %i
   %r32 = load i32, ptr %rp
   %r = zext i32 %r32 to i64
@@ -138,6 +203,14 @@ row:
   %to = select <32 x i1> %tv, <32 x i32> %a, <32 x i32> %b
   %new = select <32 x i1> %mv, <32 x i32> %to, <32 x i32> %old
   store <32 x i32> %new, ptr %p, align 4
+  br i1 %ordered, label %note, label %moved
+note:
+  %yp = getelementptr <32 x i32>, ptr %yields, i64 %r
+  %before = load <32 x i32>, ptr %yp, align 4
+  %after = select <32 x i1> %mv, <32 x i32> %y, <32 x i32> %before
+  store <32 x i32> %after, ptr %yp, align 4
+  br label %moved
+moved:
   %i1 = add i64 %i, 1
   %more = icmp ult i64 %i1, %rows
   br i1 %more, label %row, label %done

@@ -29,6 +29,7 @@ class HostWave(WaveState, Protocol):
     instrumentation: Instrumentation | None
     steps: StepHooks | None
     spinning: bool
+    yields: int
 
     def called(self, caller: Frame, code: FunctionCode, site: CallSite, back: int) -> Frame:
         """The frame of a call that machine code has made, whose parameters are all in local memory."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.native.accesses import Access
+from ptxkit.emulator.native.atomic_code import How, atomic_form
+from ptxkit.emulator.native.atomics import Atomic
 from ptxkit.emulator.native.collectives import Collective
 from ptxkit.emulator.native.forms import (
     Destination,
@@ -44,7 +46,11 @@ class Instructions:
         """
         self._temporaries = 0
         guard = None if gated else typed.instruction.predicate
-        self.put(self._access(code) if isinstance(code, Access) else self._computation(typed, code), typed.number, guard)
+        if isinstance(code, Access):
+            form = self._access(code)
+        else:
+            form = self._atomic(code) if isinstance(code, Atomic) else self._computation(typed, code)
+        self.put(form, typed.number, guard)
 
     def put(self, form: Form, number: int, guard: Predicate | None = None) -> int:
         """Write the record of a form with the operands that were named; returns its position."""
@@ -77,7 +83,7 @@ class Instructions:
     def _computation(self, typed: TypedInstruction, code: Code) -> Form:
         step = typed.step
         assert step is not None
-        assert not isinstance(code, Access)
+        assert not isinstance(code, Access | Atomic)
         sources = tuple(self.source(o, kind) for o, kind in step.sources)
         destinations = tuple(self._destination(o, kind) for o, kind in step.destinations)
         if isinstance(code, Collective):
@@ -89,15 +95,33 @@ class Instructions:
         if access.at >= 0:
             self._operands.append(access.at)
             return parameter_form(bits, tuple(self._destination(o, access.type) for o in access.elements))
-        k = self.places.register(access.base)
-        base = self.source(access.base, TYPES["u64"] if k is None else self.places.code.register_types[k]).have
-        self._operands.append(access.offset)
+        base = self._address(access)
         elements: tuple[Source | Destination | None, ...]
         if access.store:
             elements = tuple(self.source(o, access.type) for o in access.elements)
         else:
             elements = tuple(self._destination(o, access.type) for o in access.elements)
-        return access_form(access.space, base, bits, elements, access.store)
+        return access_form(access.space, base, bits, elements, access.store, access.spins)
+
+    def _atomic(self, atomic: Atomic) -> Form:
+        base = self._address(atomic)
+        values = tuple(self.source(o, atomic.type) for o in atomic.values)
+        to = None if atomic.destination is None else self._destination(atomic.destination, atomic.type)
+        how = How(0)
+        for flag, holds in (
+            (How.COMBINED, atomic.combined),
+            (How.INCREMENTS, atomic.increments),
+            (How.SWAPS, atomic.op == "cas"),
+        ):
+            how |= flag if holds else How(0)
+        return atomic_form(atomic.op, atomic.type.name, atomic.space, base, values, to, how)
+
+    def _address(self, access: Access | Atomic) -> int:
+        """Name an address and its offset; returns the width of the address."""
+        k = self.places.register(access.base)
+        base = self.source(access.base, TYPES["u64"] if k is None else self.places.code.register_types[k]).have
+        self._operands.append(access.offset)
+        return base
 
     # -- operands ----------------------------------------------------------------------------------------------------
 

@@ -274,6 +274,37 @@ rest:
   br i1 %all, label %out, label %pick
 }
 
+; the active lanes, which have executed an instruction that may wait for others, yield to them; false if the scheduler has to
+; know. In that case it ends the block.
+define internal i1 @yield(ptr %C, ptr %B) noinline {
+  %may = call i64 @field(ptr %C, i64 {MAY_YIELD})
+  %level = call i64 @field(ptr %C, i64 {LEVEL})
+  %parts = call i64 @word(ptr %B, i64 {B_RECONVERGES})
+  %kind = call i64 @word(ptr %B, i64 {B_KIND})
+  %c1 = icmp ne i64 %may, 0
+  %c2 = icmp eq i64 %level, 0
+  %c3 = icmp eq i64 %parts, 0
+  %k1 = icmp eq i64 %kind, {K_FALL_THROUGH}
+  %k2 = icmp eq i64 %kind, {K_JUMP}
+  %k3 = icmp eq i64 %kind, {K_BRANCH}
+  %k4 = or i1 %k1, %k2
+  %k5 = or i1 %k4, %k3
+  %d1 = and i1 %c1, %c2
+  %d2 = and i1 %c3, %k5
+  %all = and i1 %d1, %d2
+  br i1 %all, label %number, label %no
+no:
+  ret i1 false
+number:
+  %count = call i64 @field(ptr %C, i64 {YIELD_COUNT})
+  %next = add i64 %count, 1
+  call void @set_field(ptr %C, i64 {YIELD_COUNT}, i64 %next)
+  call void @set_field(ptr %C, i64 {YIELDED}, i64 %next)
+  call void @set_field(ptr %C, i64 {YIELDING}, i64 1)
+  call void @set_field(ptr %C, i64 {SPUN}, i64 0)
+  ret i1 true
+}
+
 ; executes the function whose record is %F, from where its lanes stand
 define i32 @ptxkit_run(ptr %C, ptr %F) noinline {
 entry:
@@ -351,6 +382,16 @@ leave:
   ret i32 {TERMINATOR}
 terminator:
   %kind = call i64 @word(ptr %B, i64 {B_KIND})
+  %spun = call i64 @field(ptr %C, i64 {SPUN})
+  %first_others = icmp ne i64 %spun, 0
+  br i1 %first_others, label %yield, label %no_yield
+yield:
+  %yielded = call i1 @yield(ptr %C, ptr %B)
+  br i1 %yielded, label %end_block, label %leave
+no_yield:
+  call void @set_field(ptr %C, i64 {YIELDED}, i64 0)
+  br label %end_block
+end_block:
   switch i64 %kind, label %leave [
     i64 {K_FALL_THROUGH}, label %on i64 {K_JUMP}, label %jump i64 {K_BRANCH}, label %branch i64 {K_DRIVER}, label %driver
     i64 {K_CALL}, label %call i64 {K_CALL_REGISTER}, label %calls i64 {K_RETURN}, label %return ]

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from ptxkit.emulator.native.atomic_code import LOCK
 from ptxkit.emulator.native.forms import Form
 from ptxkit.emulator.native.runtime import RUN, common, exported, runtime_text
 
@@ -144,6 +145,7 @@ class _Level:
         self.level = level
         self.run = 0
         self.forms: dict[str, int] = {}
+        self._runtime: Any = None
         self._engines: dict[str, Any] = {}  # which contain them, by the keys of their object files
 
     def load_runtime(self, compiles: bool) -> bool:
@@ -161,9 +163,13 @@ class _Level:
         engine = _loaded(code, self.level)
         for name in exported():
             llvm.add_symbol(name, engine.get_function_address(name))
-        self._engines[key] = engine
+        self._engines[key] = self._runtime = engine
         self.run = engine.get_function_address(RUN)
         return True
+
+    def address(self, name: str) -> int:
+        """Where a function is that all machine code shares."""
+        return int(self._runtime.get_function_address(name))
 
     def load(self, forms: Sequence[Form], compiles: bool) -> None:
         """Load forms from the object files that were kept with them, and compile the others together."""
@@ -209,6 +215,17 @@ def run_function(thorough: bool) -> Callable[[int, int], int]:
         level.load_runtime(True)
     found: Callable[[int, int], int] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(level.run)
     return found
+
+
+@cache
+def lock_function() -> Callable[[int, int], object]:
+    """The function by which Python takes and releases the lock of atomics; see :mod:`ptxkit.emulator.memory.atomic_lock`."""
+    run_function(False)
+    with _LOCK:
+        found = _quick if _quick.run else _thorough
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+        locks: Callable[[int, int], object] = kind(found.address(LOCK))
+    return locks
 
 
 def addresses(forms: Mapping[str, Form], thorough: bool) -> Mapping[str, int]:

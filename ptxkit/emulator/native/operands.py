@@ -11,7 +11,7 @@ from ptxkit.emulator.native.text import LANES
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Immediate, Negated, Operand, Register, Symbol
-from ptxkit.isa.types import PtxType
+from ptxkit.isa.types import TYPES, PtxType
 
 
 def width(t: PtxType) -> int:
@@ -112,6 +112,15 @@ class Places:
             return False
         have, bits = self.bits(k), width(t)
         return (have == 1) == (bits == 1) and have >= bits
+
+    def can_be_address(self, base: Operand) -> bool:
+        """Whether machine code can read the base of an address."""
+        if isinstance(base, Register):
+            k = self.register(base)
+            return k is not None and self.bits(k) in (32, 64)
+        if isinstance(base, Symbol) and base.name in self.frame:
+            return True
+        return self.value(base, TYPES["u64"]) is not None
 
 
 def can_translate_operands(typed: TypedInstruction, places: Places) -> bool:

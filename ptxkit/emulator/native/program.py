@@ -15,6 +15,7 @@ from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.lowering.numpy_backend import NumpyRun
 from ptxkit.emulator.lowering.register_sets import register_sets, registers_in
 from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.native.counts import CountedSite
 from ptxkit.emulator.native.gates import can_pass
 from ptxkit.emulator.native.machine_code import addresses, run_function
 from ptxkit.emulator.native.operands import Places
@@ -48,7 +49,7 @@ class NativeFunction:
         records: what machine code executes.
         blocks: the blocks that have machine code.
         touched: the registers that these read or write, and their bit set; ``written``: those that they write.
-        sizes: number of an access -> bytes of a lane.
+        sites: number of an access -> how it is counted.
     """
 
     code: FunctionCode
@@ -59,7 +60,7 @@ class NativeFunction:
     touched: tuple[int, ...]
     touched_bits: int
     written: tuple[int, ...]
-    sizes: Mapping[int, int]
+    sites: Mapping[int, CountedSite]
     _numpy: dict[int, Numpy] = field(default_factory=dict)
     _pure: dict[int, tuple[Computation, ...] | None] = field(default_factory=dict)
 
@@ -183,7 +184,7 @@ class NativeProgram:
                 tuple(members(touched)),
                 touched,
                 tuple(members(written)),
-                {a.number: a.size for s in translation.segments for a in s.accesses},
+                {a.number: CountedSite(a.size, a.spaces) for s in translation.segments for a in s.accesses},
             )
             self.functions[code.entry] = made
             return made

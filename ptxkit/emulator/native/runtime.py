@@ -6,6 +6,7 @@ from functools import cache
 
 from ptxkit.emulator.native import (
     access_code,
+    atomic_code,
     call_code,
     collectives,
     gates,
@@ -22,7 +23,7 @@ from ptxkit.emulator.native.forms import narrow
 @cache
 def common() -> str:
     """The text at the beginning of a module of forms."""
-    declared = (memory_code, access_code, collectives, scalar)
+    declared = (memory_code, access_code, atomic_code, collectives, scalar)
     lines = [line for part in declared for line in part.declarations().splitlines()]
     narrowed = [narrow(line) for line in scalar.declarations().splitlines()]
     return "\n".join([helpers.accessors(), *dict.fromkeys([*lines, *narrowed]), ""])
@@ -36,6 +37,7 @@ def runtime_text() -> str:
         memory_code.memory_code(),
         traffic_code.traffic_code(),
         access_code.access_code(),
+        atomic_code.atomic_code(),
         call_code.call_code(),
         target_code.target_code(),
         gates.gate_code(),
@@ -52,6 +54,6 @@ RUN = "ptxkit_run"
 @cache
 def exported() -> tuple[str, ...]:
     """The names of the functions that forms and Python call."""
-    lines = "".join(part.declarations() for part in (memory_code, access_code, collectives)).splitlines()
+    lines = "".join(part.declarations() for part in (memory_code, access_code, atomic_code, collectives)).splitlines()
     names = [line.partition("@")[2].partition("(")[0] for line in lines]
     return (RUN, *(name for name in names if name.startswith("ptxkit_")))

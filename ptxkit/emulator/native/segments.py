@@ -2,21 +2,23 @@
 
 All warps execute a segment before the next one. If a lane needs numpy's checks, such as the message of a fault, numpy executes
 the whole segment for its warp and the ones after it. An access to memory, which may need them, is therefore the first
-instruction of its segment: the warp has changed nothing before.
+instruction of its segment: the warp has changed nothing before. So is an atomic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.native.accesses import Access, access_of
+from ptxkit.emulator.native.atomics import Atomic, atomic_of
 from ptxkit.emulator.native.collectives import Collective, collective
 from ptxkit.emulator.native.operands import Places, can_translate_operands, width
 from ptxkit.emulator.native.scalar import Emit, emitter, packing
 
-Code = Emit | Access | Collective
+Code = Emit | Access | Atomic | Collective
 """What writes the machine code of an instruction."""
 
 
@@ -35,9 +37,13 @@ class Segment:
     code: tuple[Code, ...] | None
 
     @property
-    def accesses(self) -> tuple[Access, ...]:
-        """The loads and stores of memory."""
-        return tuple(c for c in self.code or () if isinstance(c, Access) and c.at < 0)
+    def accesses(self) -> tuple[Access | Atomic, ...]:
+        """The loads, stores and atomics."""
+        return tuple(c for c in self.code or () if _is_access(c))
+
+
+def _is_access(code: Code | None) -> TypeGuard[Access | Atomic]:
+    return isinstance(code, Atomic) or (isinstance(code, Access) and code.at < 0)
 
 
 def segments(run: StraightRun, places: Places) -> list[Segment]:
@@ -61,7 +67,7 @@ def segments(run: StraightRun, places: Places) -> list[Segment]:
         code = _code(typed, places)
         if pending:
             other = (code is None) != (pending[-1][1] is None)
-            if other or (isinstance(code, Access) and code.at < 0):
+            if other or _is_access(code):
                 flush(n)
         pending.append((typed, code))
     flush(len(run.instructions))
@@ -71,7 +77,8 @@ def segments(run: StraightRun, places: Places) -> list[Segment]:
 def _code(typed: TypedInstruction, places: Places) -> Code | None:
     if typed.instruction.predicate is not None and places.register(typed.instruction.predicate.register) is None:
         return None
-    if (access := access_of(typed, places)) is not None:
+    access = access_of(typed, places) or atomic_of(typed, places)
+    if access is not None:
         return access
     step = typed.step
     if step is not None and not step.pure:

@@ -22,6 +22,7 @@ class Warps:
     Attributes:
         row: by warp that takes part, its row in the wave. cta: its CTA. standing: the next block of each of its lanes.
         live, live_of_cta: by warp that takes part, its lanes that have not exited, and by CTA of the wave their number.
+        yields: as :attr:`Group.yielded`, of each of their lanes; only the order of these numbers has a meaning.
         active_row, active_mask: the warps with active lanes, as positions in ``row``, and these lanes.
     """
 
@@ -32,11 +33,13 @@ class Warps:
         self.row = np.zeros(rows, np.int32)
         self.cta = np.zeros(rows, np.int32)
         self.standing = np.zeros((rows, LANES), np.uint32)
+        self.yields = np.zeros((rows, LANES), np.uint32)
         self.active_row = np.zeros(rows, np.int32)
         self.active_mask = np.zeros(rows, np.uint32)
         self.taken = np.zeros(rows, np.uint32)
         self.live = np.zeros(rows, np.uint32)
         self.live_of_cta = np.zeros(wave.shape[0], np.int32)
+        self._numbers: list[int] = []  # Group.yielded of the groups that take part
         self._groups: dict[tuple[int, bytes, bytes], Group] = {}
 
     def fields(self) -> Iterable[tuple[Field, NDArray[np.generic]]]:
@@ -45,6 +48,7 @@ class Warps:
             (Field.ROW, self.row),
             (Field.CTA, self.cta),
             (Field.BLOCKS, self.standing),
+            (Field.YIELDS, self.yields),
             (Field.ACTIVE_ROW, self.active_row),
             (Field.ACTIVE_MASK, self.active_mask),
             (Field.TAKEN, self.taken),
@@ -83,6 +87,7 @@ class Warps:
         self.cta[:rows] = self.row[:rows] // warps
         c[Field.ROWS] = rows
         self._select_live(rows)
+        self._select_yields(groups)
 
     def _select_live(self, rows: int) -> None:
         live = self.wave.live
@@ -93,6 +98,35 @@ class Warps:
             bits = np.packbits(live.reshape(-1, LANES), axis=1, bitorder="little").view(np.uint32)[:, 0]
             self.live[:rows] = bits[self.row[:rows]]
             self.live_of_cta[:] = live.sum((1, 2))
+
+    def _select_yields(self, groups: Sequence[tuple[Group, int]]) -> None:
+        """Number the lanes of groups that have yielded to others, in the order of their numbers."""
+        c, rows = self.c, self.count
+        if c[Field.YIELDING] or c[Field.YIELD_COUNT]:
+            self.yields[...] = 0
+        self._numbers = sorted({group.yielded for group, _ in groups if group.yielded})
+        c[Field.YIELDED] = 0
+        c[Field.YIELD_COUNT] = c[Field.YIELDING] = len(self._numbers)
+        for group, _ in groups:
+            if group.yielded:
+                lanes = group.full_mask().reshape(-1, LANES)[self.row[:rows]]
+                self.yields[:rows][lanes] = self._numbers.index(group.yielded) + 1
+
+    def yielded(self, lanes: Mask, base: int) -> int:
+        """What :attr:`Group.yielded` is for a group of these lanes, after machine code has executed.
+
+        Args:
+            lanes: of the warps that take part. base: the highest number before.
+        """
+        if not self.c[Field.YIELDING]:
+            return 0
+        least, known = int(self.yields[: len(lanes)][lanes].min()), len(self._numbers)
+        return 0 if not least else self._numbers[least - 1] if least <= known else base + least - known
+
+    @property
+    def new_yields(self) -> int:
+        """How many numbers machine code has given."""
+        return int(self.c[Field.YIELD_COUNT]) - len(self._numbers)
 
     def active(self, first: int) -> Mask:
         """The active lanes of the active warps from number ``first`` on, (warps, 32)."""

@@ -20,7 +20,7 @@ from ptxkit.emulator.native.counts import Counts
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.handover import Handover
 from ptxkit.emulator.native.heap import Heap
-from ptxkit.emulator.native.machine_code import CALLBACK, can_compile, is_installed, was_compiled
+from ptxkit.emulator.native.machine_code import CALLBACK, can_compile, is_installed, lock_function, was_compiled
 from ptxkit.emulator.native.memory_table import MemoryTable
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
 from ptxkit.emulator.native.pure import compute
@@ -80,6 +80,7 @@ class NativeWave:
         c[Field.SHARED_BEGIN] = wave.launch.shared_begin
         c[Field.SHARED_END] = SHARED_BASE + wave.launch.shared_bytes
         c[Field.COUNTING] = wave.tally.traffic
+        c[Field.LOCK] = address_of(wave.launch.machine.atomics.word)
         c[Field.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value or 0
         self.context = address_of(c)
 
@@ -154,17 +155,17 @@ class NativeWave:
     def _run(self, function: NativeFunction, group: Group, index: int, alone: bool) -> int:
         wave, c, frame = self.wave, self.c, group.frame
         groups = [(group, index)]
-        group.yielded = 0
         limit = NOWHERE
-        for key in () if alone else list(wave.ready):
-            other = wave.ready[key]
-            if other.yielded or other.frame.depth != frame.depth:
-                continue
-            if other.frame is frame and key[2] == 0:
-                groups.append((other, key[1]))
-                del wave.ready[key]
-            else:
-                limit = min(limit, key[1])
+        usable = [] if alone else [k for k, g in wave.ready.items() if g.frame is frame and k[2] == 0]
+        apart = len(usable) < len(wave.ready)
+        if apart:  # groups that have yielded are executed after those that do not take part
+            group.yielded = 0
+            usable = [k for k in usable if not wave.ready[k].yielded]
+            others = [] if alone else [k for k in wave.ready if k not in usable and not wave.ready[k].yielded]
+            limit = min((k[1] for k in others if wave.ready[k].frame.depth == frame.depth), default=NOWHERE)
+        for key in usable:
+            groups.append((wave.ready.pop(key), key[1]))
+        c[Field.MAY_YIELD] = not apart
         storage = self.frames.storage(function, frame)
         storage.take(frame, function.touched)
         self.warps.select(groups)
@@ -173,9 +174,10 @@ class NativeWave:
         c[Field.LIMIT] = limit
         c[Field.GATES] = not wave.waiting
         steps = c[Field.STEPS] = max(64, min(4096, WORK // (rows * LANES)))
-        c[Field.STORED] = c[Field.TICKS] = c[Field.LEVEL] = 0
+        c[Field.STORED] = c[Field.TICKS] = c[Field.LEVEL] = c[Field.SPUN] = 0
         c[Field.LOCAL_BASE] = frame.local_base
         self.frames.begin(frame, function)
+        wave.launch.machine.atomics.share(lock_function())
         status = self.program.run(self.context, function)
         storage.give(frame, function.written)
         wave.ticks += int(c[Field.TICKS])
@@ -185,6 +187,7 @@ class NativeWave:
             error, self.error = self.error, None
             assert error is not None
             raise error
+        wave.spinning |= bool(c[Field.SPUN])
         self.handover.finish(groups, status)
         return int(steps - c[Field.STEPS])
 
@@ -293,4 +296,4 @@ class NativeWave:
 
     def add_counts(self) -> None:
         """Add the counts since the last call to the wave's: when it ends, and before a message states them."""
-        self.counts.add_to(self.wave.tally, [function.sizes for function in self.program.functions.values()])
+        self.counts.add_to(self.wave.tally, [function.sites for function in self.program.functions.values()])

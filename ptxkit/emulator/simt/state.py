@@ -11,6 +11,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
 from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.atomic_lock import AtomicLock
 from ptxkit.emulator.memory.footprint import Footprint
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.function import FunctionCode
@@ -81,10 +82,12 @@ class MachineState(Protocol):
     Attributes:
         version: number of changes of memory, by which a waiting wave recognises progress.
         texel_objects: handle -> texture or surface object, of :class:`ptxkit.emulator.texture.texels.TexelObject`.
+        atomics: the lock that :attr:`atomic_lock` holds.
     """
 
     version: int
     texel_objects: dict[int, object]
+    atomics: AtomicLock
 
     @property
     def memory(self) -> MemoryState:
