@@ -88,8 +88,6 @@ def worker(
     measures in the emulator. A worker that dies is started again. The command runs until Ctrl-C or SIGTERM, or until the
     scheduler has not answered for a minute.
     """
-    import os
-
     from ptxkit.cluster.gpus import visible_gpus
     from ptxkit.cluster.security import check_installed, check_port, endpoint
     from ptxkit.cluster.start import serve_workers
@@ -100,8 +98,7 @@ def worker(
     if no_gpu and indices:
         raise UsageError("--gpu-index and --no-gpu exclude each other")
     gpus = [] if no_gpu else _chosen(visible_gpus(), indices)
-    slots = jobs or max(1, len(os.sched_getaffinity(0)) // max(1, len(gpus)))
-    number = serve_workers(at, gpus, slots, host, click.echo)
+    number = serve_workers(at, gpus, jobs, host, click.echo)
     if number == 0:
         raise UnavailableError(f"the scheduler {at.address} does not answer any more")
     _end_by(number)

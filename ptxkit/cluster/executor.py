@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,7 +12,7 @@ from typing import Any
 
 from ptxkit.cluster import tasks
 from ptxkit.cluster.connection import Connection
-from ptxkit.cluster.jobs import CPU, GPU, Job
+from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.outliers import outliers
 from ptxkit.cluster.team import Team, on_workers
 from ptxkit.errors import FaultError, UnavailableError
@@ -49,7 +51,8 @@ class ClusterExecutor:
         problem = replace(problem, kernel=on_workers(problem.kernel))
         self._compiling: dict[Tile, Job] = {}
         self._canaries: dict[str, Mapping[str, Any]] = {}  # address of a worker -> the last canary cases of its GPU
-        self._decided_by, self._say = "", say
+        self._say = say
+        self._repeated: dict[WorkerState, Job] = {}  # the leaders on each GPU, without those on the one that decides
         self._team = Team(connection, (problem.kernel,), say, gpu)
         self._order = tasks.Order(self._team.ticket, problem, seed, timeout_s, timed, slow)
 
@@ -69,8 +72,28 @@ class ClusterExecutor:
         return GPU if self._order.timed else CPU
 
     def start(self) -> Future[float] | None:
-        """See :class:`~ptxkit.sweep.executor.Executor`: each worker starts measuring with its first tile."""
-        return None
+        """See :class:`~ptxkit.sweep.executor.Executor`: the future ends when the first GPU has been prepared.
+
+        Measuring processes start while the first tiles are compiled. A worker that comes later starts its own with its first
+        tile; one that cannot start it is not used any more, or says so with its first tile.
+        """
+        if not self._order.timed:
+            return None
+        ready: Future[float] = Future()
+        for worker in self._with_gpu():
+            job = self._team.submit(GPU, "starting", tasks.start_measuring, lambda: (self._order,), only=worker.address)
+            job.future.add_done_callback(lambda _, job=job: self._started(job, ready))  # type: ignore[misc]
+        return ready
+
+    def _started(self, job: Job, ready: Future[float]) -> None:
+        """A measuring process is ready, or could not start; in the dispatcher's thread."""
+        if job.succeeded:
+            self._compare(job.where, job.future.result())
+            if not ready.done():
+                ready.set_result(time.perf_counter())
+
+    def _with_gpu(self) -> list[WorkerState]:
+        return [worker for worker in self._team.workers() if worker.slots.get(GPU)]
 
     def compile(self, tile: Tile) -> Future[Compiled]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
@@ -92,16 +115,18 @@ class ClusterExecutor:
         return job.future
 
     def _watch(self, job: Job) -> None:
-        """Compare the canary cases of the GPU that executed a job with those of the other GPUs; in the dispatcher's thread."""
-        if job.future.cancelled() or job.future.exception() is not None:
+        """Read the canary cases of the GPU that executed a job, if it launched them; in the dispatcher's thread."""
+        if job.succeeded:
+            self._compare(job.where, (job.future.result().measured_on or {}).get("canary"))
+
+    def _compare(self, address: str, canary: Mapping[str, Any] | None) -> None:
+        """Compare the canary cases of the GPU of a worker with those of the other GPUs."""
+        if canary is None:
             return
-        read = (job.future.result().measured_on or {}).get("canary")
-        if read is None:
-            return
-        self._canaries[job.where] = read
-        for address, why in outliers(self._canaries).items():
-            del self._canaries[address]
-            self._team.dispatcher.stop_measuring(address, why)
+        self._canaries[address] = canary
+        for outlier, why in outliers(self._canaries).items():
+            del self._canaries[outlier]
+            self._team.dispatcher.stop_measuring(outlier, why)
 
     def mix(self, tile: Tile) -> Future[str]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
@@ -111,34 +136,36 @@ class ClusterExecutor:
         ).future
 
     def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]]:
-        """See :class:`~ptxkit.sweep.executor.Executor`: all on the GPU of one worker.
+        """See :class:`~ptxkit.sweep.executor.Executor`: on the GPU of each worker, of which the first that is done decides.
 
         Raises:
             FaultError: they could not be measured. UnavailableError: there is no worker any more.
         """
         known = [self._known(Tile(tile)) for tile in tiles]
-        job = self._team.submit(GPU, "measuring the best", tasks.measure_leaders, lambda: (self._order, known, budget_s))
-        rows: list[dict[str, Any]] = job.future.result()
-        self._decided_by = job.where
-        return rows
+        ended: queue.SimpleQueue[WorkerState] = queue.SimpleQueue()
+        for worker in self._with_gpu():
+            self._repeated[worker] = self._again(known, budget_s, worker.address)
+            self._repeated[worker].future.add_done_callback(lambda _, worker=worker: ended.put(worker))  # type: ignore[misc]
+        for _ in range(len(self._repeated)):
+            worker = ended.get()
+            if self._repeated[worker].succeeded:
+                return list(self._repeated.pop(worker).future.result())
+        return list(self._again(known, budget_s).future.result())  # on a worker that came later
 
     def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
         """See :class:`~ptxkit.sweep.executor.Executor`; a worker that cannot is left out."""
-        known = [self._known(Tile(tile)) for tile in tiles]
-        others = [worker for worker in self._team.workers() if worker.slots.get(GPU) and worker.address != self._decided_by]
-        jobs = [
-            self._team.submit(
-                GPU, "measuring the best", tasks.measure_leaders, lambda: (self._order, known, budget_s), only=worker.address
-            )
-            for worker in others
-        ]
         found = []
-        for worker, job in zip(others, jobs, strict=True):
+        for worker, job in self._repeated.items():
             try:
                 found.append(job.future.result())
             except (FaultError, UnavailableError) as error:
                 self._say(f"the best are not compared on {worker}: {error}")
         return found
+
+    def _again(self, known: Sequence[tuple[dict[str, Any], Compiled, str]], budget_s: float, only: str = "") -> Job:
+        """Let a worker measure the leaders against each other."""
+        what = "measuring the best"
+        return self._team.submit(GPU, what, tasks.measure_leaders, lambda: (self._order, known, budget_s), only=only)
 
     def report(self) -> str:
         """See :class:`~ptxkit.sweep.executor.Executor`: number of workers, and what each has done."""

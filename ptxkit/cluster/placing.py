@@ -65,7 +65,9 @@ class Placing:
             self.accept(job, first=True)
 
     def took(self, job: Job) -> None:
-        """A job has been executed: its time is counted."""
+        """A job has been executed: its time is counted, unless it is one of those for each worker, such as to start."""
+        if job.only:
+            return
         before = self._seconds.get(job.resource, job.seconds)
         self._seconds[job.resource] = 0.9 * before + 0.1 * job.seconds
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
+from ptxkit.cluster.processors import compiling_processors
 from ptxkit.cluster.reasons import reason, without_tls
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
@@ -53,17 +54,24 @@ def _let_trackers_be_quiet() -> None:
 
 
 def worker_options(
-    scheduler: str, host: str | None, slots: int, gpu: ClusterGpu | None, security: Any, name: str
+    scheduler: str,
+    host: str | None,
+    slots: int,
+    gpu: ClusterGpu | None,
+    security: Any,
+    name: str,
+    processors: Sequence[int],
 ) -> dict[str, Any]:
     """The options of Dask's ``Nanny``, which starts a worker again when it ends.
 
     Args:
         scheduler: its address. host: that the worker is reached at; None for the one that leads to the scheduler.
         slots: number of processes that compile or emulate. gpu: that the worker measures on, or None.
+        processors: that the processes compile on.
     """
     import dask
 
-    started = {"slots": slots, "gpu": None if gpu is None else gpu.values()}
+    started = {"slots": slots, "gpu": None if gpu is None else gpu.values(), "processors": list(processors)}
     return {
         "scheduler_ip": scheduler,
         "host": host,
@@ -85,7 +93,7 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
 
     Args:
         gpus: one worker for each GPU; else workers for the emulator on the CPU cores.
-        slots: number of compiling processes of all workers; None for one on each core.
+        slots: number of compiling processes of all workers; None for one on each processor that compiles.
 
     Raises:
         UnavailableError: a package is missing, there is no GPU that is free, or workers do not start.
@@ -98,7 +106,6 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
         security = Security.temporary()
     except ImportError:
         raise UnavailableError("clusters need the package cryptography: pip install 'ptxkit[cluster]'") from None
-    cores = slots or len(os.sched_getaffinity(0))
     locks = ExitStack()
     found: list[ClusterGpu | None] = []
     if gpus:
@@ -107,13 +114,16 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
             raise UnavailableError("--cluster local-gpus needs a GPU; local takes the emulator on the CPU cores")
         for gpu in found:
             locks.enter_context(hold(gpu))  # type: ignore[arg-type]  # every one of them is a GPU
-    else:
+    processors = compiling_processors(len(found))
+    cores = slots or len(processors)
+    if not gpus:
         found += [None] * max(min(LEAST_WORKERS, cores), math.ceil(cores / CORES_A_WORKER))
     share, rest = divmod(cores, len(found))
     workers = {}
     for number, gpu in enumerate(found):
         kind = "emulator" if gpu is None else "gpu"
-        options = worker_options("", LOOPBACK, max(1, share + (number < rest)), gpu, security, f"{kind}{number}")
+        mine = max(1, share + (number < rest))
+        options = worker_options("", LOOPBACK, mine, gpu, security, f"{kind}{number}", processors)
         del options["scheduler_ip"]  # the cluster sets it
         workers[number] = {"cls": Nanny, "options": options}
     serving = {"host": LOOPBACK, "protocol": "tls://", "port": 0, "security": security}
@@ -171,14 +181,15 @@ def serve_scheduler(at: Endpoint, say: Callable[[str], None]) -> int:
 def serve_workers(
     at: Endpoint,
     gpus: Sequence[ClusterGpu],
-    slots: int,
+    slots: int | None,
     host: str | None,
     say: Callable[[str], None],
 ) -> int:
     """Run a worker for each GPU, or one without a GPU, until a signal arrives or the scheduler has ended.
 
     Args:
-        slots: number of processes of each worker that compile or emulate.
+        slots: number of processes of each worker that compile or emulate; None for the processors that compile, divided
+            among the workers.
         host: name or address that others reach this machine at; None for the one that leads to the scheduler.
 
     Returns:
@@ -191,6 +202,8 @@ def serve_workers(
     from ptxkit.cluster.security import is_loopback
 
     host = host or (LOOPBACK if is_loopback(at.host) else None)
+    processors = compiling_processors(len(gpus))
+    share = slots or max(1, len(processors) // max(1, len(gpus)))
 
     async def serve() -> int:
         stopped = _signals()
@@ -198,9 +211,9 @@ def serve_workers(
         try:
             for number, gpu in enumerate(gpus or [None]):
                 name = f"{platform.node()}-{os.getpid()}-{number}"
-                options = worker_options(at.address, host, slots, gpu, at.security, name)
+                options = worker_options(at.address, host, share, gpu, at.security, name, processors)
                 what = "the emulator" if gpu is None else f"{gpu.name} {gpu.uuid}, driver {gpu.driver}"
-                line = f"worker {name} with {what}, {slots} compiling process{'es' * (slots > 1)}"
+                line = f"worker {name} with {what}, {share} compiling process{'es' * (share > 1)}"
                 nanny = await _started(options, at.address)
                 _say_at(say, line, nanny.worker_address)
                 kept.append(asyncio.ensure_future(_keep(nanny, options, partial(_say_at, say, line))))

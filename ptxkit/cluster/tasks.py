@@ -82,6 +82,19 @@ def mix_tile(order: Order, tile: Mapping[str, Any], compiled: Compiled, source: 
         return executor.mix(tile).result()
 
 
+def start_measuring(order: Order) -> dict[str, Any] | None:
+    """Start the process that measures, and launch the canary cases.
+
+    Returns:
+        What they found, as in ``measured_on`` of :func:`measure_tile`; None where they were launched before.
+
+    Raises:
+        WorkerUnfit: this worker cannot measure, or its GPU computes wrong.
+    """
+    with _using(order) as executor:
+        return _values(_canary(order, executor))
+
+
 def measure_tile(order: Order, tile: Mapping[str, Any], compiled: Compiled, source: str, best: float) -> Entry:
     """Verify one tile, and time it or model its cost.
 
@@ -105,8 +118,12 @@ def measure_tile(order: Order, tile: Mapping[str, Any], compiled: Compiled, sour
             canary = _canary(order, executor, now=True)
     _refuse_throttled(where)
     if canary is not None:
-        where["canary"] = {"times_us": dict(canary.times_us), "digests": dict(canary.digests)}
+        where["canary"] = _values(canary)
     return replace(entry, measured_on=where)
+
+
+def _values(canary: Reading | None) -> dict[str, Any] | None:
+    return None if canary is None else {"times_us": dict(canary.times_us), "digests": dict(canary.digests)}
 
 
 def _canary(order: Order, executor: LocalExecutor, *, now: bool = False) -> Reading | None:
@@ -190,5 +207,6 @@ def _using(order: Order) -> AbstractContextManager[LocalExecutor]:
             timed=order.timed,
             workers=int(dask.config.get("ptxkit.worker.slots", 1)),
             slow=order.slow,
+            processors=dask.config.get("ptxkit.worker.processors", ()),
         ),
     )

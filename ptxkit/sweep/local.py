@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context
@@ -35,9 +35,20 @@ class LocalExecutor:
         timed: on a GPU; else modelled in the emulator.
         workers: compiling processes; fewer are started for programs that need gigabytes to compile.
         slow: whether the programs are such, see :func:`ptxkit.workload.ahead.is_slow`.
+        processors: that compiling processes may use; all where there are none.
     """
 
-    def __init__(self, problem: Problem, seed: int, timeout_s: float, *, timed: bool, workers: int, slow: bool) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        timeout_s: float,
+        *,
+        timed: bool,
+        workers: int,
+        slow: bool,
+        processors: Collection[int] = (),
+    ) -> None:
         self.problem, self.seed, self.timeout_s, self.timed = problem, seed, timeout_s, timed
         self._others = set(active_children())
         self._best = math.inf
@@ -47,7 +58,7 @@ class LocalExecutor:
             self._slots,
             mp_context=get_context("spawn"),
             initializer=_without_gpu,
-            initargs=(os.getpid(), NICENESS if timed else 0),
+            initargs=(os.getpid(), NICENESS if timed else 0, processors),
             max_tasks_per_child=1 if slow else None,  # a process does not return the gigabytes of a large compilation
         )
         self._measurer = ThreadPoolExecutor(1)  # a thread that waits for the measuring process
@@ -142,13 +153,16 @@ class LocalExecutor:
         )
 
 
-def _without_gpu(parent: int, niceness: int) -> None:
+def _without_gpu(parent: int, niceness: int, processors: Collection[int]) -> None:
     """Initialise a worker process: it sees no GPU, leaves Ctrl-C to the parent process, and ends with it.
 
     Args:
         niceness: by which its priority on the processors is lower than that of the parent process.
+        processors: that it may use; all where there are none.
     """
     os.nice(niceness)
+    if processors:
+        os.sched_setaffinity(0, processors)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -20,7 +20,7 @@ from ptxkit.sweep.journal import Entry, Journal
 from ptxkit.sweep.local import LocalExecutor
 from ptxkit.sweep.pending import Pending
 from ptxkit.sweep.problem import Problem
-from ptxkit.sweep.search import Search
+from ptxkit.sweep.search import UNLIMITED, Search
 from ptxkit.workload.ahead import is_slow
 from ptxkit.workload.launch import Tile
 
@@ -28,6 +28,12 @@ LEADERS = 6  # number of configurations that are measured again with interleaved
 NEAR = 1.05  # only configurations within this factor of the best time can be leaders
 PARTS = ("search", "compile", "prepare", "verify", "time")
 AHEAD = 3  # tiles in flight for each worker, so that neither the compiling processes nor the GPU are idle
+# Tiles in flight where GPUs measure and the search does not wait for times: the processors compile them while the measuring
+# processes start, and the GPUs then measure while fewer processors are busy.
+COMPILED_AHEAD = 1000
+# A search that learns from times has as many tiles in flight for each GPU as for a single one, but no more than this share of
+# all evaluations: it would learn too late.
+MOST_UNKNOWN = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -120,9 +126,9 @@ class Sweep:
             self.spent["explored"] = time.perf_counter() - begin
             mixing = self._disassemble()  # in the compiling processes, which are idle during the repeated measurement
             if self.timed:
-                if starting is not None:
-                    self.spent["start"] = starting.result() - begin
                 self._leaders(say)
+                if starting is not None and starting.done():
+                    self.spent["start"] = starting.result() - begin
                 self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
             self._gather(mixing, say)
         except BrokenProcessPool:
@@ -172,22 +178,30 @@ class Sweep:
 
     def _ask(self, pending: Pending[_Step]) -> bool:
         """Start as many tiles as the search and the processes can have in flight; returns whether there were any."""
-        slots = self._executor.slots
-        ahead = max(self.search.ahead, AHEAD * self._executor.measurers)  # many GPUs are not left idle by a search
-        room = min(ahead, AHEAD * slots) - len(pending)
+        most, batch = self._in_flight()
         left = self.evaluations - len(self.done) - len(pending) - sum(map(len, self._alike.values()))
         if self._before:  # a resumed sweep begins with the tiles of its journal
-            tiles = self._before[: min(left, AHEAD * slots - len(pending))]
+            tiles = self._before[: max(0, min(left, max(most, AHEAD * self._executor.slots) - len(pending)))]
             del self._before[: len(tiles)]
             self._start_on(tiles, pending)
             return bool(tiles)
-        if left <= 0 or (pending and room < self.search.batch):
+        room = most - len(pending)
+        if left <= 0 or (pending and room < batch):
             return False
         begin = time.perf_counter()
         tiles = self.search.ask(min(left, room))
         self.spent["search"] += time.perf_counter() - begin
         self._start_on(tiles, pending)
         return bool(tiles)
+
+    def _in_flight(self) -> tuple[int, int]:
+        """How many tiles are in flight at most, and for how many the search is asked at least while others are."""
+        measurers, enough = self._executor.measurers, AHEAD * self._executor.slots
+        if self.search.ahead == UNLIMITED:
+            return max(enough, COMPILED_AHEAD if self.timed else 0), self.search.batch
+        share = max(1, min(measurers, int(MOST_UNKNOWN * self.evaluations / self.search.ahead)))
+        most = min(enough, max(share * self.search.ahead, AHEAD * measurers))
+        return most, min(share * self.search.batch, max(1, most // 2))
 
     def _start_on(self, tiles: Sequence[Tile], pending: Pending[_Step]) -> None:
         for tile in tiles:

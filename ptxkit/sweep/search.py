@@ -9,6 +9,7 @@ SM.
 from __future__ import annotations
 
 import math
+import os
 import random
 import sys
 from collections import deque
@@ -28,7 +29,12 @@ START_MINIMUM = 10
 TREES = 120
 SPLIT_SHARE = 0.5  # share of the features that a split considers; it makes the trees differ where data is sparse
 CAUTION = 1.0  # standard deviations of the trees that are subtracted from their mean
+THREADS = 8  # that fit the trees, while the compiling processes have a lower priority
 FAILED = 1.5  # logarithm of the factor by which a failed configuration counts as slower than the slowest
+
+
+UNLIMITED = sys.maxsize
+""":attr:`Search.ahead` of a search that does not use the times."""
 
 
 class Shape(Protocol):
@@ -66,7 +72,7 @@ class Search(Protocol):
 class Listed:
     """Every tile, in the order given: exhaustive, or random after a shuffle."""
 
-    ahead = sys.maxsize
+    ahead = UNLIMITED
     batch = 1
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
@@ -119,9 +125,10 @@ class Guided:
             raise UnavailableError(
                 "the guided search needs scikit-learn: pip install 'ptxkit[sweep]'; or take --search random"
             ) from None
-        self._model: Any = ExtraTreesRegressor(TREES, max_features=SPLIT_SHARE, random_state=seed, n_jobs=1)
+        threads = min(THREADS, len(os.sched_getaffinity(0)))
+        self._model: Any = ExtraTreesRegressor(TREES, max_features=SPLIT_SHARE, random_state=seed, n_jobs=threads)
         self._random = random.Random(seed)
-        self._rows = np.array([features(tile) for tile in tiles], dtype=np.float64).reshape(len(tiles), -1)
+        self._rows = np.array([features(tile) for tile in tiles], dtype=np.float32).reshape(len(tiles), -1)
         self._tiles = list(tiles)
         self._place = {tile: i for i, tile in enumerate(tiles)}
         self._free = set(range(len(tiles)))
@@ -167,7 +174,7 @@ class Guided:
         self._model.fit(self._rows[places], values)
         free = np.array(sorted(self._free))
         rows = self._rows[free]
-        trees = np.array([tree.predict(rows) for tree in self._model.estimators_])
+        trees = np.array([tree.tree_.predict(rows)[:, 0] for tree in self._model.estimators_])
         bound = trees.mean(axis=0) - CAUTION * trees.std(axis=0)
         order = np.argsort(bound, kind="stable")
         return [int(i) for i in free[order[:count]]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("distributed", reason="clusters need Dask")
 pytest.importorskip("cryptography", reason="connections of local clusters are encrypted")
 
-from ptxkit_clusters import no_command_left
+from ptxkit_clusters import no_command_left, wait_for
 
 from ptxkit.cluster import dispatch, start, tasks
 from ptxkit.cluster.connection import connected
@@ -52,11 +53,22 @@ def measuring(uuid):
             yield ""
 
 
+def meet(second):
+    '''Let the first GPU wait until the second one measures.'''
+    there = os.path.join(os.path.dirname(__file__), "there")
+    if second:
+        open(there, "w").close()
+    end = time.monotonic() + 30
+    while not os.path.exists(there) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def serve(pipe, problem, seed):
     '''128 threads are the fastest at first, 256 when the best are measured again on the first GPU, 128 on the second.'''
     uuid = os.environ["CUDA_VISIBLE_DEVICES"]
     second = uuid.endswith("1")
-    fate = os.environ.get("PRETENDED_FATE", "") if second else ""
+    both = os.environ.get("PRETENDED_FATE", "")
+    fate = both if second else ""
     pipe.send("ready")
     while True:
         what, argument, number = pipe.recv()
@@ -68,10 +80,16 @@ def serve(pipe, problem, seed):
             pipe.send(Reading(wrong, {"saxpy": 12.0 if fate == "slow" else 10.0}, {"saxpy": "digest"}))
         elif what == "leaders":
             best = 128 if second else 256
+            time.sleep(0.5 * (both == "late" and not second))
+            if fate == "unable":
+                pipe.send("too little memory")
+                continue
             rows = [{"median_us": 10.0 - (t["THREADS"] == best), "spread_us": 0.0, "samples": 50} for t in argument]
             pipe.send([{"cold": r, "verified": True, "error": "", "worst": "", "measured_on": here} for r in rows])
         else:
             threads = argument["THREADS"]
+            if both == "hot":
+                meet(second)
             slow = {128: 10.0, 256: 10.1}.get(threads, 20.0)
             with measuring(uuid) as wrong:
                 measured = Measured("wrong" if wrong else "ok", wrong, slow, 0.0, 10, measured_on=here)
@@ -154,6 +172,34 @@ def test_a_gpu_that_is_not_like_the_others_spoils_nothing(two_gpus, fated, probl
     assert {e.status for e in entries} == {"ok"}
     assert not any(e.measured_on.get("throttled") for e in entries)
     assert any(re.search(what, line) for line in said)
+
+
+def test_the_first_gpu_that_has_measured_the_leaders_decides(two_gpus, fated, problem, tmp_path, said):
+    fated("late")
+    swept = sweep(problem(), tmp_path / "j", two_gpus, said)
+    assert swept.run()[0].measured_on["worker"] == "gpu1"
+    assert [gpu.measured_on["worker"] for gpu in swept.agreement.gpus] == ["gpu1", "gpu0"]
+
+
+def test_a_gpu_that_cannot_measure_the_leaders_leaves_the_decision_to_another(two_gpus, fated, problem, tmp_path, said):
+    fated("unable")
+    swept = sweep(problem(), tmp_path / "j", two_gpus, said)
+    assert swept.run()[0].measured_on["worker"] == "gpu0"
+    assert (swept.agreement, swept.trouble) == (None, "")
+    (line,) = said
+    assert "the best are not compared on gpu1" in line
+    assert "too little memory" in line
+
+
+def test_measuring_processes_start_before_anything_is_compiled(two_gpus, fated, problem, said):
+    fated("wrong")
+    executor = ClusterExecutor(two_gpus, problem(), 0, 30.0, timed=True, say=said.append, gpu=GPU)
+    try:
+        assert executor.start().result(60) <= time.perf_counter()
+        wait_for(lambda: any("its GPU computes wrong" in line for line in said))
+        assert [worker.name for worker in executor._with_gpu()] == ["gpu0"]
+    finally:
+        executor.end()
 
 
 def test_commands_at_the_same_time_measure_one_after_another(two_gpus, fated, problem, tmp_path, said):

@@ -72,6 +72,14 @@ def test_no_job_waits_behind_a_long_one(clock):
     assert placed(waiting, [worker("a")], seconds=5.0) == [("a", 1)]
 
 
+def test_the_time_of_jobs_for_each_worker_says_nothing_about_others(clock):
+    waiting, _ = accepted(8)
+    started = job(only="a")
+    started.seconds = 5.0
+    waiting.took(started)
+    assert placed(waiting, [worker("a")], seconds=0.03) == [("a", 8)]
+
+
 def test_jobs_that_come_faster_than_bundles_may_be_sent_go_together(clock, monkeypatch):
     monkeypatch.setattr(placing, "AT_ONCE", 2)
     waiting, _ = accepted(2)

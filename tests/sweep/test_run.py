@@ -7,6 +7,7 @@ import os
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from ptxkit.sweep import measuring, search
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry, Journal, read
 from ptxkit.sweep.problem import Problem, explore
-from ptxkit.sweep.run import Sweep
+from ptxkit.sweep.run import COMPILED_AHEAD, Sweep
 
 PROBLEM = Problem("saxpy", "vectorized", {"n": 4096}, {}, "sm_90a")
 GPU = "pretended GPU"
@@ -117,6 +118,25 @@ def test_what_runs_alike_is_measured_once(tmp_path, pretended, monkeypatch):
     assert {e.tile["THREADS"] for e in entries} == {128, 256}
     assert len({e.time_us for e in read(tmp_path / "j.jsonl").entries}) == 1
     assert (swept.measured, swept.reused) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "timed", "slots", "measurers", "most"),
+    [
+        (search.UNLIMITED, True, 64, 4, (COMPILED_AHEAD, 8)),  # all can be compiled before a GPU measures
+        (search.UNLIMITED, True, 512, 4, (1536, 8)),
+        (search.UNLIMITED, False, 64, 1, (192, 8)),  # the compiling processes measure
+        (16, True, 64, 1, (16, 8)),
+        (16, True, 64, 4, (64, 32)),
+        (16, True, 640, 40, (120, 56)),  # an eighth of the evaluations, but some for each GPU
+        (16, True, 4, 4, (12, 6)),
+    ],
+)
+def test_as_many_tiles_are_in_flight_as_the_search_and_the_processes_can_have(tmp_path, ahead, timed, slots, measurers, most):
+    swept = sweep(tmp_path / "j.jsonl")
+    swept.search, swept.evaluations, swept.timed = SimpleNamespace(ahead=ahead, batch=8), 1000, timed
+    swept._executor = SimpleNamespace(slots=slots, measurers=measurers)
+    assert swept._in_flight() == most
 
 
 def test_a_search_goes_on_with_what_it_knew(tmp_path, pretended):
