@@ -32,6 +32,7 @@ The second table has the rate, and what a configuration takes, of those of ``ste
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -176,7 +177,7 @@ class Lines:
 
 
 def main() -> None:
-    """Print the tables; each row is printed twice, in both of them, when its run is over."""
+    """Print the tables; a row of the first one when its run is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", default="1,2", help="numbers of GPUs, separated by commas")
     parser.add_argument("--evaluations", type=int, default=574, help="configurations of each sweep")
@@ -187,32 +188,39 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the command, too
     counts = [int(word) for word in given.gpus.split(",")]
-    until = time.perf_counter() + given.limit
     cores = len(os.sched_getaffinity(0))
     print(f"{given.kernel} {given.sizes}, {given.evaluations} configurations, on {cores} processors", flush=True)
     print("cache  GPUs  " + "  ".join(f"{name:>10}" for name in PARTS))
     runs: dict[tuple[str, int], Run] = {}
     with tempfile.TemporaryDirectory() as folder:
-        order = [counts[0], *reversed(counts[1:])]  # that of the most GPUs is not left out
-        for cache in ("empty", "full")[: 1 + given.warm]:
-            for gpus in order:
-                alike = runs.get(("empty", gpus))
-                expected = alike.parts()["before"] + alike.entries[-1]["read"] if alike else 0.0
-                if time.perf_counter() + expected > until:
-                    print(f"{cache:5}  {gpus:4}  left out: the limit is near", flush=True)
-                    continue
-                mine = Path(folder) / f"{cache}{gpus}"
-                mine.mkdir()
-                filled = Path(folder) / f"empty{counts[0]}" / "cache" if cache == "full" else mine / "cache"
-                run = swept(gpus, given, mine, filled, until, whole=cache == "empty")
-                if len(run.entries) < min(20, given.evaluations):
-                    print(f"{cache:5}  {gpus:4}  ended after {len(run.entries)} configurations", flush=True)
-                    continue
-                runs[cache, gpus] = run
-                parts = run.parts()
-                print(f"{cache:5}  {gpus:4}  " + "  ".join(f"{parts[name]:9.2f}s" for name in PARTS), flush=True)
-                _tell(run.result)
-    _rates(runs, counts[0])
+        try:
+            _measure(given, counts, Path(folder), time.perf_counter() + given.limit, runs)
+        finally:
+            _rates(runs, counts[0])
+
+
+def _measure(
+    given: argparse.Namespace, counts: list[int], folder: Path, until: float, runs: dict[tuple[str, int], Run]
+) -> None:
+    """Add the runs to ``runs``, and print a row of the first table for each."""
+    order = [counts[0], *reversed(counts[1:])]  # that of the most GPUs is not left out
+    for cache, gpus in itertools.product(("empty", "full")[: 1 + given.warm], order):
+        alike = runs.get(("empty", gpus))
+        expected = alike.entries[-1]["read"] if alike else 0.0
+        if time.perf_counter() + expected > until:
+            print(f"{cache:5}  {gpus:4}  left out: the limit is near", flush=True)
+            continue
+        mine = folder / f"{cache}{gpus}"
+        mine.mkdir()
+        filled = folder / f"empty{counts[0]}" / "cache" if cache == "full" else mine / "cache"
+        run = swept(gpus, given, mine, filled, until, whole=cache == "empty")
+        if len(run.entries) < min(20, given.evaluations):
+            print(f"{cache:5}  {gpus:4}  ended after {len(run.entries)} configurations", flush=True)
+            continue
+        runs[cache, gpus] = run
+        parts = run.parts()
+        print(f"{cache:5}  {gpus:4}  " + "  ".join(f"{parts[name]:9.2f}s" for name in PARTS), flush=True)
+        _tell(run.result)
 
 
 def _rates(runs: dict[tuple[str, int], Run], base: int) -> None:
