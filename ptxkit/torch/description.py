@@ -33,6 +33,7 @@ import torch
 
 from ptxkit.compiler.includes import closure
 from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.torch.calls import function_of
 from ptxkit.torch.dtypes import KINDS, from_numpy, torch_dtype
 from ptxkit.torch.operations import (
     KEPT_PLANS,
@@ -41,7 +42,6 @@ from ptxkit.torch.operations import (
     Option,
     Result,
     TensorArgument,
-    function_of,
     kinds_of,
     number_of,
 )

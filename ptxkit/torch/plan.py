@@ -23,6 +23,7 @@ from ptxkit.runtime.device import device as open_device
 from ptxkit.runtime.kernel import OpenLaunch
 from ptxkit.targets import lowest_target, missing
 from ptxkit.torch.dtypes import host_view, numpy_dtype
+from ptxkit.torch.written import Parts, Run, written
 from ptxkit.workload.build import compiled
 from ptxkit.workload.execute import lacking, launch_arguments
 from ptxkit.workload.launch import Generated, array_spec
@@ -161,6 +162,7 @@ class Plan:
         self._launches = self._open(resolved)
         self._offsets, self._scratch = _offsets(self._temporaries.values())
         self._index = device.index if device.index is not None else 0
+        self._written: dict[bool, Callable[[Sequence[Any]], Run]] = {}
 
     def _open(self, resolved: ResolvedVariant) -> tuple[OpenLaunch, ...]:
         workload, layout = resolved.workload, self.layout
@@ -226,52 +228,35 @@ class Plan:
         """Whether the kernels read tensors with these strides as they lie in memory, without a copy."""
         return all(i in self._turned or tensor.is_contiguous() for i, tensor in enumerate(tensors))
 
-    def quick(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> list[torch.Tensor]:
-        """As a call, in less host time, for tensors of which :meth:`reads` is known to be true."""
-        if self._emulates or torch._C._cuda_getDevice() != self._index:
-            return self(tensors, values)
-        arguments: list[Any] = []
-        bits = 0
-        for tensor in tensors:
-            address = tensor.data_ptr()
-            bits |= address
-            arguments.append(address)
-        if bits % ALIGNMENT:
-            return self(tensors, values)
-        return self._fire(list(tensors) if self._updates else tensors, arguments, values)
-
-    def alone(self, values: Sequence[Any]) -> Callable[[Sequence[torch.Tensor], int | None], torch.Tensor] | None:
-        """As :meth:`quick`, a function of tensors and a seed that returns the one result, in the least host time: for one
-        launch on a GPU with one new result and no temporaries. None for other plans.
+    def quick(self, values: Sequence[Any], alone: bool) -> Run:
+        """As a call, in less host time: a function of tensors, of which :meth:`reads` is known to be true, and a seed.
 
         Args:
             values: those that are passed by value, without the seed.
+            alone: the function returns the first result, instead of all of them.
         """
-        if self._emulates or self._updates or self._scratch or len(self._launches) != 1 or len(self._makes) != 1:
-            return None
-        (shape, strides, dtype, _), launch, index, later = self._makes[0], self._launches[0], self._index, list(values)
-        current, stream, empty = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, _empty_on_gpu
-        several = torch.cuda.device_count() > 1
+        if self._emulates or self._updates:
+            return plainly(self, values, alone)
+        if alone not in self._written:
+            self._written[alone] = written(self._parts(len(values), alone), alone)
+        return self._written[alone](values)
 
-        def run(tensors: Sequence[torch.Tensor], seed: int | None) -> torch.Tensor:
-            arguments: list[Any] = []
-            bits = 0
-            for tensor in tensors:
-                address = tensor.data_ptr()
-                bits |= address
-                arguments.append(address)
-            if bits % ALIGNMENT or (several and current() != index):
-                return self(tensors, later if seed is None else [*later, seed])[0]
-            made = empty(shape, strides, dtype)
-            arguments.append(made.data_ptr())
-            if later:
-                arguments += later
-            if seed is not None:
-                arguments.append(seed)
-            launch(arguments, stream(index))
-            return made
-
-        return run
+    def _parts(self, values: int, alone: bool) -> Parts:
+        """What :meth:`quick` is made of, for so many numbers that are passed by value."""
+        return Parts(
+            tensors=len(self._inputs),
+            makes=[(shape, strides, dtype) for shape, strides, dtype, _ in self._makes],
+            values=values,
+            seeded=len(self._values) > values,
+            scratch=(self._scratch, self._offsets),
+            launches=self._launches,
+            alignment=ALIGNMENT,
+            empty=_empty_on_gpu,
+            stream=torch._C._cuda_getCurrentRawStream,
+            current=torch._C._cuda_getDevice if torch.cuda.device_count() > 1 else None,
+            index=self._index,
+            otherwise=lambda numbers: plainly(self, numbers, alone),
+        )
 
     def __call__(self, tensors: Sequence[torch.Tensor], values: Sequence[Any] = ()) -> list[torch.Tensor]:
         """The results for tensors of the layout, on torch's current stream.
@@ -290,7 +275,7 @@ class Plan:
         return self._launched(tensors, values)
 
     def _launched(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> list[torch.Tensor]:
-        # the time of these lines is host time of each launch
+        # the time of these lines is host time of each launch that is not written out (ptxkit/torch/written.py)
         given: list[torch.Tensor] = []
         arguments: list[Any] = []
         for tensor in tensors:
@@ -300,13 +285,8 @@ class Plan:
                 address = tensor.data_ptr()
             given.append(tensor)
             arguments.append(address)
-        return self._fire(given, arguments, values)
-
-    def _fire(self, given: Any, arguments: list[Any], values: Sequence[Any]) -> list[torch.Tensor]:
-        """Allocate the results and launch."""
         results = self._results(given, arguments)
-        if values:
-            arguments += values
+        arguments += values
         if self._scratch:
             scratch = _empty_on_gpu((self._scratch,), (1,), torch.uint8)
             base = scratch.data_ptr()
@@ -384,6 +364,20 @@ class Zeros:
             else torch.zeros(shape, dtype=dtype, device=self.device)
             for name, (shape, dtype) in self.layout.outputs.items()
         ]
+
+
+def plainly(plan: Plan | Zeros, values: Sequence[Any], alone: bool) -> Run:
+    """A call of a plan as a function of tensors and a seed that returns the results, or the first one if it is ``alone``.
+
+    Args:
+        values: those that are passed by value, without the seed.
+    """
+
+    def run(tensors: Sequence[torch.Tensor], seed: int | None) -> Any:
+        results = plan(tensors, values if seed is None else [*values, seed])
+        return results[0] if alone else results
+
+    return run
 
 
 def is_turned(tensor: torch.Tensor) -> bool:

@@ -9,15 +9,15 @@ or in a transform of torch.func is another kind. One function of torch compares 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import count
 from math import copysign
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ptxkit.torch.plan import Plan, Zeros
+from ptxkit.torch.plan import Plan, Zeros, plainly
 
 KEPT_OPTIONS = 64
 """Sets of options of which an operation keeps calls."""
@@ -56,7 +56,7 @@ class Call:
     Args:
         plan: the compiled launches.
         values: numbers that are passed by value, without the seed.
-        differentiable: makes a function (compute, tensors, seed) with a derivative; None without one.
+        differentiable: makes a function with a derivative of one that computes all results; None without a derivative.
         visible: number of results that are returned.
         tensors: of the kind.
     """
@@ -70,29 +70,50 @@ class Call:
         self,
         plan: Plan | Zeros,
         values: Sequence[Any],
-        differentiable: Callable[[], Callable[..., Any]] | None,
+        differentiable: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
         visible: int,
         tensors: Sequence[torch.Tensor],
     ) -> None:
         self.quick = isinstance(plan, Plan) and plan.reads(tensors)
-        launch = plan.quick if isinstance(plan, Plan) and self.quick else plan
-
-        def compute(given: Sequence[torch.Tensor], seed: int | None) -> list[torch.Tensor]:
-            return launch(given, values if seed is None else [*values, seed])
-
-        def visible_results(given: Sequence[torch.Tensor], seed: int | None) -> Any:
-            results = compute(given, seed)
-            return results[0] if visible == 1 else tuple(results[:visible])
-
-        alone = plan.alone(values) if isinstance(plan, Plan) and self.quick else None
-        self.run = visible_results if alone is None else alone
+        alone = visible == 1 and differentiable is None
+        compute = plan.quick(values, alone) if isinstance(plan, Plan) and self.quick else plainly(plan, values, alone)
         if differentiable is not None:
-            self.run = partial(differentiable(), compute)
+            self.run = differentiable(compute)
+        else:
+            self.run = compute if alone else lambda given, seed: tuple(compute(given, seed)[:visible])
 
 
-Kinds = tuple[tuple[Callable[..., bool], Callable[..., Any]], ...]
-"""For each kind of tensors a function that says whether tensors are of it, and :attr:`Call.run`; the latest first."""
-NO_KINDS: tuple[tuple[int, ...], Kinds] = ((), ())
+Matches = Callable[..., bool]
+"""Whether tensors are of a kind."""
+Kind = tuple[Matches, Callable[..., Any]]
+"""A function that says whether tensors are of a kind, and :attr:`Call.run`."""
+
+
+class Known(NamedTuple):
+    """The kinds of tensors with which an operation was called with the same options.
+
+    Attributes:
+        zeros: positions of zeros among the options.
+        matches, run: of the first kind that is compared.
+        others: the other kinds.
+    """
+
+    zeros: tuple[int, ...]
+    matches: Matches | None
+    run: Callable[..., Any]
+    others: tuple[Kind, ...]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds, in the order in which they are compared."""
+        return () if self.matches is None else ((self.matches, self.run), *self.others)
+
+
+def _nothing(*_: Any) -> Any:
+    raise AssertionError("a call of no known kind")
+
+
+NOTHING_KNOWN = Known((), None, _nothing, ())
 
 
 def is_zero(option: Any) -> bool:
@@ -100,42 +121,61 @@ def is_zero(option: Any) -> bool:
     return isinstance(option, float | np.floating) and not option
 
 
+def has_negative(options: Sequence[Any], zeros: tuple[int, ...]) -> bool:
+    """Whether one of the zeros is -0.0."""
+    return any(copysign(1, options[i]) < 0 for i in zeros)
+
+
 class Recent:
     """The recent calls of an operation.
 
     Attributes:
-        calls: for calls without and with gradients enabled: options -> positions of zeros among them, and the kinds. Only calls
-            without -0.0 are kept; whether it is one of those, the caller decides by the sign of a zero.
+        calls: for calls without and with gradients enabled: options -> what is known of them. Only calls without -0.0 are
+            kept; whether it is one of those, the caller decides by the sign of a zero.
     """
 
     def __init__(self) -> None:
-        self.calls: tuple[dict[tuple[Any, ...], tuple[tuple[int, ...], Kinds]], ...] = ({}, {})
+        self.calls: tuple[dict[tuple[Any, ...], Known], ...] = ({}, {})
+        self._turns = count(1)
 
     def found(self, tensors: Sequence[torch.Tensor], options: tuple[Any, ...]) -> Callable[..., Any] | None:
-        """What a call like a recent one launches, for tensors that are not nested; None if there was none."""
-        try:
-            zeros, kinds = self.calls[torch.is_grad_enabled()].get(options, NO_KINDS)
-        except TypeError:  # an option that has no hash
+        """What a call like a recent one launches, for tensors that are not nested; None if there was none.
+
+        Args:
+            options: numbers and texts.
+        """
+        known = self.calls[torch.is_grad_enabled()].get(options, NOTHING_KNOWN)
+        if has_negative(options, known.zeros):
             return None
-        if any(copysign(1, options[i]) < 0 for i in zeros):
-            return None
-        return next((run for matches, run in kinds if matches(*tensors)), None)
+        return next((run for matches, run in known.kinds if matches(*tensors)), None)
 
     def add(self, tensors: Sequence[torch.Tensor], options: tuple[Any, ...], call: Call) -> None:
-        """Keep a call, unless it copies tensors, or too many sets of options are known already."""
+        """Keep a call, unless it copies tensors, or too many sets of options are known already.
+
+        Args:
+            options: numbers and texts. An object whose value can change, such as a tensor, would be taken for the same option
+                after the change.
+        """
         if _Guards is None or not call.quick:
             return
         zeros = tuple(i for i, option in enumerate(options) if is_zero(option))
-        if any(copysign(1, options[i]) < 0 for i in zeros):
+        if has_negative(options, zeros):
             return
         calls = self.calls[torch.is_grad_enabled()]
-        try:
-            _, known = calls.get(options, NO_KINDS)
-        except TypeError:  # an option that has no hash
-            return
-        if not known and len(calls) >= KEPT_OPTIONS:
+        known = calls.get(options, NOTHING_KNOWN)
+        if known is NOTHING_KNOWN and len(calls) >= KEPT_OPTIONS:
             return
         shapes, strides = ([list(size) for size in of] for of in ((t.shape for t in tensors), (t.stride() for t in tensors)))
         guards = _Guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
         if guards.check(*tensors):  # not if a tensor is given twice
-            calls[options] = zeros, ((guards.check, call.run), *known[: KEPT_KINDS - 1])
+            calls[options] = Known(zeros, guards.check, call.run, known.kinds[: KEPT_KINDS - 1])
+
+    def used(self, options: tuple[Any, ...], kind: Kind) -> None:
+        """Compare a kind first from now on, the next time in sixteen that this is called: each kind that is compared in vain
+        takes a tenth of the time of a call, and so does a change of the order."""
+        if next(self._turns) % 16:
+            return
+        calls = self.calls[torch.is_grad_enabled()]
+        known = calls.get(options, NOTHING_KNOWN)
+        if kind in known.others:
+            calls[options] = Known(known.zeros, *kind, tuple(k for k in known.kinds if k is not kind))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ptxkit.torch.calls import function_of
 from ptxkit.torch.operations import (
     Gradient,
     Operation,
@@ -19,7 +20,6 @@ from ptxkit.torch.operations import (
     Result,
     TensorArgument,
     by_value,
-    function_of,
     number_of,
 )
 from ptxkit.torch.plan import device_of

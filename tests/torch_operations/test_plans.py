@@ -12,9 +12,10 @@ import torch
 from torch_operations.cases import BY_NAME, CASES
 
 import ptxkit.torch as pt
-from ptxkit.torch import operations
+from ptxkit.torch import calls, operations
 from ptxkit.torch.plan import ALIGNMENT, Plan
 from ptxkit.torch.table import OPERATIONS
+from ptxkit.torch.written import Parts, written
 
 
 @pytest.fixture
@@ -100,13 +101,50 @@ def test_what_a_gpu_gets(made, monkeypatch):
     assert not any(address % ALIGNMENT for address in values)
 
 
+def test_launches_that_are_written_out(made, monkeypatch):
+    """The function gets tensors of a recent kind: the address of each is compared at the call, and the device."""
+    launched, others, current = [], [], 1
+    storage = torch.zeros(3, 4 * 61)
+    x, shifted = storage[:, :61].contiguous(), storage.view(-1)[1 : 1 + 3 * 61].view(3, 61)
+    parts = Parts(
+        tensors=2,
+        makes=[((3, 61), (61, 1), torch.float32), ((3,), (1,), torch.float16)],
+        values=2,
+        seeded=True,
+        scratch=(1024, (0, 256)),
+        launches=[lambda values, stream: launched.append((values, stream)) for _ in range(2)],
+        alignment=ALIGNMENT,
+        empty=lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype),
+        stream=lambda index: 90 + index,
+        current=lambda: current,
+        index=1,
+        otherwise=lambda numbers: lambda tensors, seed: others.append((numbers, tensors, seed)),
+    )
+    results = written(parts, alone=False)((0.5, 7))((x, x), 11)
+    assert [(r.shape, r.dtype) for r in results] == [((3, 61), torch.float32), ((3,), torch.float16)]
+    ((values, stream), again) = launched
+    assert again == (values, stream)
+    assert stream == 91
+    assert values[:-2] == (x.data_ptr(), x.data_ptr(), *(r.data_ptr() for r in results), 0.5, 7, 11)
+    assert values[-1] - values[-2] == 256
+    run = written(parts, alone=True)((0.25, 8))
+    assert run((x, x), 12).shape == (3, 61)
+    assert launched[-1][0][4:7] == (0.25, 8, 12)
+    run((x, shifted), 13)
+    current = 0
+    run((x, x), 14)
+    assert [(numbers, seed) for numbers, _, seed in others] == [((0.25, 8), 13), ((0.25, 8), 14)]
+    assert others[0][1][1] is shifted
+    assert len(launched) == 4
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if c.differentiable], ids=lambda case: case.name)
 def test_calls_without_the_dispatcher_are_the_same(monkeypatch, case):
     """Calls on a GPU bypass the dispatcher; here those in the emulator do."""
     tensors = case.tensors()
     found = []
     for plain in (False, True):
-        monkeypatch.setattr(operations, "is_plain", lambda tensors, plain=plain: plain)
+        monkeypatch.setattr(calls, "is_plain", lambda tensors, plain=plain: plain)
         y = case.ours(*tensors)
         inference = case.ours(*(t.detach() for t in tensors))
         assert torch.equal(inference, y)
@@ -117,7 +155,7 @@ def test_calls_without_the_dispatcher_are_the_same(monkeypatch, case):
 
 
 def test_dropout_without_the_dispatcher(monkeypatch):
-    monkeypatch.setattr(operations, "is_plain", lambda tensors: True)
+    monkeypatch.setattr(calls, "is_plain", lambda tensors: True)
     x, bias, residual = BY_NAME["bias_residual"].tensors()
     out = pt.bias_dropout_residual(x, bias, residual, 0.5, seed=11)
     kept = (out != residual).float() * 2
@@ -125,7 +163,7 @@ def test_dropout_without_the_dispatcher(monkeypatch):
 
 
 def test_a_derivative_of_a_derivative_without_the_dispatcher(monkeypatch):
-    monkeypatch.setattr(operations, "is_plain", lambda tensors: True)
+    monkeypatch.setattr(calls, "is_plain", lambda tensors: True)
     x = torch.randn(3, 8, requires_grad=True)
     (first,) = torch.autograd.grad(pt.softmax(x).square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="derivatives of derivatives"):

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 import ptxkit.torch as pt
-from ptxkit.torch import operations, recent
-from ptxkit.torch.plan import Plan
+from ptxkit.torch import calls, operations, recent
 from ptxkit.torch.table import OPERATIONS
 
 if recent._Guards is None:
@@ -20,10 +19,10 @@ if recent._Guards is None:
 @pytest.fixture
 def quick(monkeypatch):
     """Calls that are recognised, in the emulator, whose tensors count as those of a GPU here."""
-    monkeypatch.setattr(operations, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(calls, "is_on_gpu", lambda tensor: True)
     for operation in OPERATIONS.values():
-        for calls in operation.recent.calls:
-            calls.clear()
+        for kept in operation.recent.calls:
+            kept.clear()
     prepared = operations.Operation.prepared
     missed = []
 
@@ -207,18 +206,39 @@ def test_an_option_that_has_a_derivative_is_refused_after_an_equal_number(quick)
         pt.l2norm(x, [1.0, 2.0])
 
 
-def test_a_tensor_that_is_not_aligned_is_copied(quick, monkeypatch):
-    """The strides are those of a recent call; the address is compared at the launch."""
-    aligned = []
-    monkeypatch.setattr(Plan, "__call__", lambda self, tensors, values=(): aligned.append("copy") or [tensors[0]])
-    monkeypatch.setattr(Plan, "_fire", lambda self, *args: aligned.append("quick") or [args[0][0]])
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    plan = object.__new__(Plan)
-    plan._emulates, plan._index, plan._updates = False, 0, False
-    storage = torch.zeros(33)
-    plan.quick([storage[:32]], [])
-    plan.quick([storage[1:]], [])
-    assert aligned == ["quick", "copy"]
+def test_an_option_in_a_tensor_is_read_at_each_call(quick):
+    """A tensor is equal to itself after a change of its value."""
+    x, y, eps, a = rows(), rows(8), torch.tensor(1.0), torch.tensor(2.0)
+    for value in (1.0, 0.25, 1.0, -0.0):
+        eps.fill_(abs(value))
+        a.fill_(value)
+        expected = x / (x.square().sum(1, keepdim=True) + abs(value)).sqrt()
+        assert torch.allclose(pt.l2norm(x, eps), expected, atol=1e-6)
+        assert torch.equal(pt.saxpy(a, y, torch.full((8,), -0.0)), value * y + torch.full((8,), -0.0))
+    assert quick.count("l2norm") == 3
+    assert quick.count("saxpy") == 3
+
+
+def test_the_kind_that_is_used_most_is_compared_first(quick):
+    kinds = [rows(2, cols) for cols in (16, 17, 18)]
+    for x in kinds:
+        pt.softmax(x)
+    for _ in range(16):
+        pt.softmax(kinds[0])
+    (known,) = OPERATIONS["softmax"].recent.calls[torch.is_grad_enabled()].values()
+    assert [[i for i, x in enumerate(kinds) if matches(x)] for matches, _ in known.kinds] == [[0], [2], [1]]
+    assert quick == ["softmax"] * 3
+    for x in kinds:
+        assert torch.allclose(pt.softmax(x), x.softmax(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad])
+def test_a_tensor_that_a_transform_does_not_change_is_refused_in_it(quick, transform):
+    x = rows(2, 8)
+    for _ in range(2):
+        pt.softmax(x)
+    with pytest.raises(NotImplementedError, match="does not support torch.func"):
+        transform(lambda y: (pt.softmax(x) + y).sum())(rows(2, 8))
 
 
 def test_seeds_differ_between_recognised_calls(quick):
@@ -236,7 +256,7 @@ def test_only_so_many_calls_are_kept(quick):
     for eps in range(1, recent.KEPT_OPTIONS + 8):
         pt.l2norm(x, eps / 256)
     grad = torch.is_grad_enabled()
-    assert [len(kinds) for _, kinds in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
+    assert [len(known.kinds) for known in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
     assert len(OPERATIONS["l2norm"].recent.calls[grad]) == recent.KEPT_OPTIONS
 
 
