@@ -57,21 +57,19 @@ class Layer(nn.Module):
         self.heads = sizes.features // HEAD
         self.norm1, self.norm2 = norm(sizes.features), norm(sizes.features)
         self.qkv = linear(sizes.features, 3 * sizes.features, bias=False)
-        self.out = linear(sizes.features, sizes.features, bias=False)
-        self.out_bias = nn.Parameter(torch.zeros(sizes.features))
+        self.out = linear(sizes.features, sizes.features)
         self.gate = linear(sizes.features, sizes.hidden, bias=False)
         self.up = linear(sizes.features, sizes.hidden, bias=False)
-        self.down = linear(sizes.hidden, sizes.features, bias=False)
-        self.down_bias = nn.Parameter(torch.zeros(sizes.features))
+        self.down = linear(sizes.hidden, sizes.features)
 
     def forward(self, x: Tensor) -> Tensor:
         """From (batch, tokens, features) to the same shape."""
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, HEAD)).unbind(2)
-        x = self.add(self.out(self.attend(q, k, v).flatten(2)), self.out_bias, x)
+        x = x + self.out(self.attend(q, k, v).flatten(2))
         y = self.norm2(x)
         gate, up = self.gate(y), self.up(y)
         hidden = pt.swiglu(gate, up) if self.ours else functional.silu(gate) * up
-        return self.add(self.down(hidden), self.down_bias, x)
+        return x + self.down(hidden)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of (batch, tokens, heads, HEAD)."""
@@ -79,10 +77,6 @@ class Layer(nn.Module):
             return pt.attention(q, k, v, causal=True)
         found = functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
         return found.transpose(1, 2)
-
-    def add(self, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        """residual + x + bias."""
-        return pt.bias_dropout_residual(x, bias, residual, p=0.0) if self.ours else residual + (x + bias)
 
 
 class Model(nn.Module):
