@@ -12,16 +12,13 @@
 //     issue products one after the other, so that one computes exponentials while the other one multiplies.
 // 5. Persistent CTAs, in an order in which long rows of the causal mask come first.
 // 6. `attention_dynamic`: persistent CTAs that take the next tile from a counter when they have room for its queries, those
-//     with most keys of several heads first.
+//     with most keys of the last heads first.
+// 7. attention_continuous.cu: the same without a gap between tiles of queries.
 //
 // Sources: Dao et al., "FlashAttention" (2022); Dao, "FlashAttention-2" (2023); Shah et al., "FlashAttention-3" (2024).
-#include "ptxkit/attention/mma_tiles.cuh"
-#include "ptxkit/attention/sequence.cuh"
-#include "ptxkit/attention/wgmma_tiles.cuh"
+#include "ptxkit/attention/consumer.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
-#include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
-#include "ptxkit/ptx/wgmma_registers.cuh"
 
 using namespace ptxkit;
 
@@ -135,31 +132,6 @@ __global__ void __launch_bounds__(128) attention_values(const T* probabilities, 
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the fused kernels share
-
-// Divides a warp's 16 rows of results by the sums of their exponentials and stores them through `box`, their place in a
-// tile of ROWS rows: whole rows, 16 bytes for each thread. query: of the warp's first row. Stores the logarithms, too.
-template <int ROWS, int D, class T>
-__device__ __forceinline__ void store_rows(float (&o)[D / 2], OnlineSoftmax& softmax, unsigned char* tile, unsigned row,
-                                           const Sequence& sequence, int query, T* out, float* lse, int tokens,
-                                           int heads, int head) {
-    const unsigned lane = laneid();
-    softmax.finish();
-    scale_rows(o, {softmax.normalization(0), softmax.normalization(1)});
-    store_through_tile<ROWS, D>(o, tile, row, out + (size_t(sequence.q_first + query) * heads + head) * D,
-                                size_t(heads) * D, sequence.q_count - query);
-    const int first = query + lane / 4;
-    if (lane % 4 == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (first + 8 * r < sequence.q_count) {
-                lse[size_t(head) * tokens + sequence.q_first + first + 8 * r] = softmax.log_sum_exp(r);
-            }
-        }
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Tiled, by mma.sync
 
 // BM: queries of a CTA, 16 for each warp. BN: keys of a tile. Two tiles of keys and values each are in shared memory.
@@ -222,117 +194,23 @@ __global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k
     }
     cp_async_wait_all();
     barrier_sync();  // results replace the queries, which all threads have copied: also if no key was visible
-    store_rows<BM, D>(sums, softmax, shared, row, sequence, query + row, o, lse, tokens, heads, head);
+    store_rows<BM, D>(sums, softmax, shared, row,
+                      WarpRows<T>(o, lse, sequence, query + row, tokens, heads, head, D));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Specialized, by TMA and wgmma
 
-// Parameters of attention_specialized. The description gives them by name (AttentionTile in
-// ptxkit/kernels/attention/attention.py).
-template <int D_, int CONSUMERS_, int BN_, int STAGES_, bool OVERLAP_, bool PING_PONG_, int REGISTERS_>
-struct AttentionTile {
-    static constexpr int D = D_;                  // elements of a head
-    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply 64 queries each
-    static constexpr int BM = 64 * CONSUMERS;     // queries of a CTA
-    static constexpr int BN = BN_;                // keys of a tile
-    static constexpr int STAGES = STAGES_;        // tiles of keys, and of values, in shared memory
-    static constexpr bool OVERLAP = OVERLAP_;     // the next scores are computed during the product with the values
-    static constexpr bool PING_PONG = PING_PONG_; // the warpgroups issue products one after the other
-    static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
-    // Shared memory as byte offsets: the queries, which the results replace, tiles of keys and values, mbarriers.
-    static constexpr int q_bytes = BM * D * 2, tile_bytes = BN * D * 2;
-    static constexpr int k = q_bytes, v = k + STAGES * tile_bytes, barriers = v + STAGES * tile_bytes;
-    static constexpr int bytes = barriers + 8 * (2 + 4 * STAGES);
-};
-
-// What a consumer warpgroup computes of a tile of queries, in registers: `sums` become the results.
-template <class T, class Tile>
-struct Consumer {
-    static constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES;
-
-    // Shared addresses: the warpgroup's queries, the stages, their mbarriers.
-    unsigned q_rows, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;
-    unsigned number;  // of the warpgroup
-    Ring<STAGES> k_at, v_at;
-    OnlineSoftmax softmax;
-    float sums[D / 2], s[BN / 2];
-    unsigned p[BN / 16][4];
-
-    __device__ __forceinline__ void signal(unsigned barrier) const {
-        if (laneid() == 0) mbarrier_arrive(barrier);
-    }
-
-    // Starts s = q k^T.
-    __device__ __forceinline__ void start_scores() {
-        ptxkit::start_scores<BM, BN, D>(s, q_rows, k_tiles + k_at.stage * Tile::tile_bytes, T());
-    }
-
-    // Starts sums += p v.
-    __device__ __forceinline__ void start_values() {
-        const unsigned v_tile = v_tiles + v_at.stage * Tile::tile_bytes;
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < BN / 16; i++) {
-            wgmma_transposed(sums, p[i], transposed_descriptor_128B(v_tile + i * 2048, BN * 128), true, T());
-        }
-        wgmma_commit_group();
-    }
-
-    __device__ __forceinline__ void wait_for_values() {
-        wgmma_wait_group<0>();
-        warpgroup_fence_operand(sums);
-        signal(v_empty + 8 * v_at.stage);
-        v_at.advance();
-    }
-
-    // The product of the latest exponentials with their values.
-    __device__ __forceinline__ void multiply_values() {
-        mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-        start_values();
-        wait_for_values();
-    }
-
-    // The scores of a tile and their exponentials. PREVIOUS: the product of the previous tile's exponentials with their
-    // values is computed at the same time; the exponentials of this one wait for it. last: no tile follows. masked:
-    // some rows do not see all keys, of which the first has the number `key`.
-    template <bool PREVIOUS>
-    __device__ __forceinline__ void multiply_tile(bool last, bool masked, int key, const int (&visible)[2]) {
-        mbarrier_wait(k_full + 8 * k_at.stage, k_at.parity);
-        if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-        if constexpr (Tile::PING_PONG) barrier_sync(1 + number, 256);
-        start_scores();
-        if constexpr (PREVIOUS) start_values();
-        if constexpr (Tile::PING_PONG) {
-            // The other warpgroup issues its next products. After the last ones of the second, the first has none.
-            if (number == 0 || !last) barrier_arrive(1 + (number ^ 1), 256);
-        }
-        wgmma_wait_group<PREVIOUS ? 1 : 0>();  // the scores
-        warpgroup_fence_operand(s);
-        signal(k_empty + 8 * k_at.stage);
-        k_at.advance();
-        if (masked) mask_scores(s, key, visible);
-        float factor[2];
-        softmax.add(s, factor);
-        if constexpr (PREVIOUS) wait_for_values();
-        warpgroup_fence_operand(s);  // the previous exponentials have been read
-#pragma unroll
-        for (int i = 0; i < BN / 16; i++) pack_operand<T>(p[i], s, i);
-        scale_rows(sums, factor);
-        if constexpr (!Tile::OVERLAP) multiply_values();
-    }
-};
-
 // The body of both kernels: `tiles` tiles of queries for each of `heads` heads of each sequence. Without `next`, work items
 // `blockIdx.x`, `blockIdx.x + gridDim.x`, ... With DYNAMIC, the first of these, and then those that the counter `next` gives
-// out, in sections of `section` heads (AttentionWork). The producer takes a work item when it loads the queries of the one
+// out, of the first `alone` heads and then in sections of `section` heads (AttentionWork). The producer takes a work item when it loads the queries of the one
 // before, and passes it to the consumers together with its queries. The counter is 0 before and after the launch: the CTAs
 // take as many numbers as there are work items, the last of each is beyond them, and atomicInc begins with 0 after these.
 template <class T, class Tile, bool CAUSAL, bool DYNAMIC>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, T* o,
                                        float* lse, const int* q_starts, const int* k_starts, int tokens, int heads,
                                        int kv_heads, int tiles, int sequences, float scale, unsigned* next = nullptr,
-                                       unsigned section = 1) {
+                                       unsigned section = 1, unsigned alone = 0) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
     constexpr int REGISTERS = Tile::REGISTERS, tile_bytes = Tile::tile_bytes;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
@@ -359,7 +237,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     const unsigned works = unsigned(tiles) * heads * sequences;
     __shared__ unsigned taken;  // with DYNAMIC, the work item whose queries are in shared memory; `works` after the last one
     auto work_at = [&](unsigned index) {
-        if constexpr (DYNAMIC) return AttentionWork(index, tiles, heads, sequences, section, CAUSAL);
+        if constexpr (DYNAMIC) return AttentionWork(index, tiles, heads, sequences, section, alone, CAUSAL);
         else return AttentionWork(index, tiles, heads, CAUSAL);
     };
     Ring<STAGES> at;
@@ -429,8 +307,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
             const int unmasked = sequence.visible<CAUSAL>(query + number * 64) / BN;  // tiles that all rows see
             consumer.softmax = OnlineSoftmax{scale};
-#pragma unroll
-            for (float& sum : consumer.sums) sum = 0;
+            consumer.clear();
             if constexpr (!DYNAMIC) mbarrier_wait(q_full, q_parity);
             q_parity ^= 1;
             if (steps > 0) {
@@ -443,8 +320,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
                 if constexpr (Tile::OVERLAP) consumer.multiply_values();
             }
             barrier_sync(3 + number, 128);  // all warps of the warpgroup have multiplied the queries
-            store_rows<BM, D>(consumer.sums, consumer.softmax, shared, number * 64 + warp % 4 * 16, sequence, row, o,
-                              lse, tokens, heads, work.head);
+            store_rows<BM, D>(consumer.sums, consumer.softmax, shared, number * 64 + warp % 4 * 16,
+                              WarpRows<T>(o, lse, sequence, row, tokens, heads, work.head, D));
             fence_proxy_async_shared_cta();  // before the next queries replace the results
             __syncwarp();
             consumer.signal(q_empty);
@@ -465,7 +342,7 @@ template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_dynamic(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section) {
+    int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section, unsigned alone) {
     attend<T, Tile, CAUSAL, true>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, heads, kv_heads, tiles, sequences,
-                                  scale, next, section);
+                                  scale, next, section, alone);
 }

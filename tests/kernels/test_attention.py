@@ -79,9 +79,9 @@ def test_tiles_from_a_counter_have_the_same_bits_in_every_launch(few_ctas, causa
     workload = Attention(batch=3, heads=2, q=300, k=300, d=64, causal=causal, lengths="empty")
     case = execute.Case(workload, EmulatedDevice())
 
-    def results(variant, launches):
+    def results(variant, launches, **tile):
         case.reset()
-        prepared = execute.prepare(case, workload.variant(variant))
+        prepared = execute.prepare(case, workload.variant(variant), None, {"BN": 64, "STAGES": 2, **tile})
         for _ in range(launches):
             prepared.launch()
             assert case.array("next_tile").numpy().tolist() == [0]
@@ -89,6 +89,8 @@ def test_tiles_from_a_counter_have_the_same_bits_in_every_launch(few_ctas, causa
 
     (expected,) = results("step5_persistent", 1)
     for found in results("step6_dynamic", 2):
+        np.testing.assert_array_equal(found, expected)
+    for found in results("step7_continuous", 2, RESCALE_ABOVE=0):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -107,9 +109,25 @@ def test_large_scores_do_not_overflow():
     workload = Attention(batch=1, heads=1, q=64, k=64, d=64, causal=True)
     inputs = dict(workload.inputs(np.random.default_rng(0)))
     inputs["query"] = (inputs["query"].astype(np.float32) * 256).astype(inputs["query"].dtype)
-    for variant in ("unfused", "step1_tiled", "step3_overlap"):
+    for variant in ("unfused", "step1_tiled", "step3_overlap", "step7_continuous"):
         case = execute.Case(workload, EmulatedDevice(), inputs=inputs)
         assert execute.run(case, workload.variant(variant)).verdict.verified
+
+
+@pytest.mark.parametrize("growth", [1, 40])
+def test_results_are_rescaled_when_the_maximum_has_grown_enough(growth):
+    """Scores grow from the last keys, which come first, to the first ones: in all by less than 2^8, or repeatedly by more."""
+    workload = Attention(batch=1, heads=1, q=64, k=512, d=64, dtype="f16")
+    inputs = dict(workload.inputs(np.random.default_rng(0)))
+    query = np.zeros((64, 1, 64), np.float32)
+    query[:, 0, 0] = np.linspace(0, growth, 64)  # rows that need other numbers of factors
+    key = np.zeros((512, 1, 64), np.float32)
+    key[:, 0, 0] = np.linspace(30, 0, 512)  # scores up to 30 growth / 8
+    inputs |= {"query": query.astype(np.float16), "key": key.astype(np.float16)}
+    inputs["value"] = inputs["value"] + np.float16(1)  # similar rows: sums that cancel would have no tolerance
+    case = execute.Case(workload, EmulatedDevice(), inputs=inputs)
+    tile = {"BN": 64, "STAGES": 2, "PING_PONG": 1, "CONSUMERS": 2, "RESCALE_ABOVE": 8}
+    assert execute.run(case, workload.variant("step7_continuous"), None, tile).verdict.verified
 
 
 def test_fused_kernels_move_no_scores():
@@ -145,3 +163,4 @@ def test_unsupported_sizes_are_refused(settings, message):
 
 def test_compiled_code_has_both_products_and_no_spills():
     assert_sass("attention:step4_ping_pong", has={"HGMMA": 32, "UTMALDG": 6}, spills=0)
+    assert_sass("attention:step7_continuous", has={"HGMMA": 54, "UTMALDG": 6}, spills=0)

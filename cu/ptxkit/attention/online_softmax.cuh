@@ -8,6 +8,7 @@
 #pragma once
 #include "ptxkit/ptx/floating_point.cuh"
 #include "ptxkit/ptx/half.cuh"
+#include "ptxkit/ptx/synchronization.cuh"
 #include "ptxkit/rows/reduce.cuh"
 
 namespace ptxkit {
@@ -22,17 +23,27 @@ struct RaisedSoftmax {
     float sum[2] = {};                                    // of this thread's exponentials
 
     // Replaces scores by their exponentials relative to the maximum, and adds these to the sums. factor[r] is what
-    // previous results of row r must be multiplied by. Rows whose scores are all minus infinity have exponentials 0.
-    template <int N>
-    __device__ __forceinline__ void add(float (&s)[N], float (&factor)[2]) {
+    // previous results of row r must be multiplied by; returns whether it may be another number than 1 for a row of the warp.
+    // Rows whose scores are all minus infinity have exponentials 0. With ABOVE, `maximum` stays as it is until it is exceeded by
+    // a factor of 2^ABOVE in the exponentials, which are then up to that large: the results are the same, and nearly all
+    // factors are 1 (the conditional rescaling of FlashAttention-4).
+    template <int ABOVE = 0, int N>
+    __device__ __forceinline__ bool add(float (&s)[N], float (&factor)[2]) {
+        bool scaled = ABOVE == 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float highest = maximum[r];
 #pragma unroll
             for (int i = 2 * r; i < N; i += 4) highest = fmaxf(highest, fmaxf(s[i], s[i + 1]));
             highest = warp_max<4>(highest);
+            bool near = false;
+            if constexpr (ABOVE > 0) {
+                near = (highest - maximum[r]) * scale <= ABOVE;  // false for minus infinities, too
+                if (near) highest = maximum[r];
+                scaled |= !near;
+            }
             const float base = highest == -infinity() ? 0 : highest * scale - RAISED;
-            factor[r] = ex2_approx_ftz(maximum[r] * scale - RAISED - base);
+            factor[r] = near ? 1 : ex2_approx_ftz(maximum[r] * scale - RAISED - base);
             maximum[r] = highest;
             float added = 0;
 #pragma unroll
@@ -43,6 +54,7 @@ struct RaisedSoftmax {
             }
             sum[r] = fmaf(sum[r], factor[r], added);
         }
+        return ABOVE == 0 || vote_sync_any(all_lanes, scaled);
     }
 
     // The sums of whole rows, after the last tile.

@@ -46,13 +46,18 @@ struct AttentionWork {
         sequence = index / tiles / heads;
     }
 
-    // The same, of sections of `section` heads of all sequences: the first tiles of all heads of a section, then their second
-    // ones. With `reversed` the tiles that take longest come first, and those of the section share L2.
+    // The same for the first `alone` heads of all sequences. The others are in sections of `section` heads: the first tiles of
+    // all heads of a section, then their second ones. With `reversed` the tiles that take longest come first, and those of the
+    // section share L2.
     __device__ __forceinline__ AttentionWork(unsigned index, unsigned tiles, unsigned heads, unsigned sequences,
-                                             unsigned section, bool reversed) {
-        const unsigned before = index / (tiles * section) * section, within = index % (tiles * section);
-        const unsigned together = min(section, heads * sequences - before), t = within / together;
-        const unsigned of_all = before + within % together;
+                                             unsigned section, unsigned alone, bool reversed) {
+        unsigned t = index % tiles, of_all = index / tiles;
+        if (of_all >= alone) {
+            const unsigned before = alone + (of_all - alone) / section * section, within = index - before * tiles;
+            const unsigned together = min(section, heads * sequences - before);
+            t = within / together;
+            of_all = before + within % together;
+        }
         tile = reversed ? tiles - 1 - t : t;
         head = of_all % heads;
         sequence = of_all / heads;

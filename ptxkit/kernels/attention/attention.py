@@ -1,60 +1,30 @@
-"""attention: softmax(q k^T / sqrt(d)) v of each head of each sequence, forward, in six steps."""
+"""attention: softmax(q k^T / sqrt(d)) v of each head of each sequence, forward, in seven steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
-from ptxkit.kernels.attention.balance import section, steps_of_queries, strided_remark
+from ptxkit.kernels.attention.balance import alone, section, steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
-from ptxkit.kernels.template import TemplateStruct
+from ptxkit.kernels.attention.tiles import (
+    CONTINUOUS,
+    CONTINUOUS_TILE,
+    PERSISTENT_TILE,
+    AttentionTile,
+    ContinuousTile,
+    continuous,
+    preferred,
+    preferred_continuous,
+    swept,
+    untimed,
+    usable,
+)
 from ptxkit.workload.inputs import dtype_of
-
-
-@dataclass(frozen=True)
-class AttentionTile(TemplateStruct):
-    """``AttentionTile`` of cu/kernels/attention.cu."""
-
-    D: int
-    CONSUMERS: int
-    BN: int
-    STAGES: int
-    OVERLAP: bool
-    PING_PONG: bool
-    REGISTERS: int
-
-    @property
-    def queries(self) -> int:
-        """Queries of a CTA."""
-        return 64 * self.CONSUMERS
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the queries, the stages of keys and values, mbarriers."""
-        return 2 * self.D * (self.queries + 2 * self.STAGES * self.BN) + 8 * (2 + 4 * self.STAGES)
-
-
-def preferred(w: Attention) -> Iterator[Mapping[str, Any]]:
-    """The widest tile of keys that fits in the registers, with as many stages as fit in shared memory.
-
-    A wide tile has fewer barriers and maxima for each score. Of the other numbers of warpgroups none was faster on an H200.
-    """
-    for keys in (192, 128, 64):
-        for stages in (3, 2):
-            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1}
-
-
-PERSISTENT_TILE = {
-    "CONSUMERS": [2, 3, 1],  # warpgroups of 64 queries each
-    "BN": [128, 64, 192],  # keys of a tile
-    "STAGES": [2, 3],  # tiles of keys, and of values, in shared memory
-    "PING_PONG": [1, 0],  # warpgroups issue products one after the other
-}
 
 
 class Attention(AttentionSizes):
@@ -170,8 +140,11 @@ class Attention(AttentionSizes):
             )
         ]
 
-    def specialized(self, tile: AttentionTile, *, persistent: bool = False, dynamic: bool = False) -> list[Launch]:
-        """A launch of ``attention_specialized``, or with ``dynamic`` of ``attention_dynamic``."""
+    def specialized(
+        self, tile: AttentionTile | ContinuousTile, kernel: str = "attention_specialized", *, persistent: bool = False
+    ) -> list[Launch]:
+        """A launch of ``attention_specialized``, or of a kernel that takes tiles from a counter."""
+        dynamic = kernel != "attention_specialized"
         tiles = cdiv(self.q, tile.queries)
         works = tiles * self.heads * self.batch
         maps = (
@@ -181,15 +154,16 @@ class Attention(AttentionSizes):
         )
         return [
             Launch(
-                "attention_dynamic" if dynamic else "attention_specialized",
+                kernel,
                 min(works, self.device.sms) if persistent else works,
                 128 * (tile.CONSUMERS + 1),
                 (
                     *(*maps, *self.pointers[3:], tiles, self.batch, np.float32(LOG2E / math.sqrt(self.d))),
-                    *(("next_tile", section(self)) if dynamic else ()),
+                    *(("next_tile", section(self), alone(self)) if dynamic else ()),
                 ),
                 shared=tile.shared_bytes,
                 template=(f"ptxkit::{self.dtype}", tile, self.causal),
+                source=CONTINUOUS if isinstance(tile, ContinuousTile) else None,
             )
         ]
 
@@ -228,11 +202,22 @@ class Attention(AttentionSizes):
         tile=PERSISTENT_TILE,
         constraint=lambda w, t: usable(w, swept(w, t), beside=16),
         prefer=preferred,
-        slower=lambda w: "no time of it was measured (docs/attention.md)",
+        slower=untimed,
     )
     def step6_dynamic(self, t: Tile) -> list[Launch]:
         """Each CTA takes the next tile from a counter when it is free, the longest of several heads first."""
-        return self.specialized(swept(self, t), persistent=True, dynamic=True)
+        return self.specialized(swept(self, t), "attention_dynamic", persistent=True)
+
+    @variant(
+        requires=("sm_90a",),
+        tile=CONTINUOUS_TILE,
+        constraint=lambda w, t: usable(w, continuous(w, t), beside=16),
+        prefer=preferred_continuous,
+        slower=untimed,
+    )
+    def step7_continuous(self, t: Tile) -> list[Launch]:
+        """The first scores of the next queries are computed during the last product of these, whose results are stored then."""
+        return self.specialized(continuous(self, t), "attention_continuous", persistent=True)
 
 
 def forward(w: AttentionSizes, query: Any, key: Any, value: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -271,20 +256,3 @@ def attend(
         o[rows][seen] = (exponentials @ v[:keys])[seen] / sums[seen]
         lse[rows][seen] = (highest + np.log(np.where(sums, sums, 1)))[seen, 0]
     return o, lse
-
-
-def swept(w: Attention, t: Tile) -> AttentionTile:
-    """The tile of step 5."""
-    registers = {1: 0, 2: 240, 3: 160}[t.CONSUMERS]
-    return AttentionTile(w.d, t.CONSUMERS, t.BN, t.STAGES, True, bool(t.PING_PONG), registers)
-
-
-def usable(w: Attention, tile: AttentionTile, beside: int = 0) -> bool | str:
-    """The constraint of steps 5 and 6, with shared memory ``beside`` that of the tile."""
-    if tile.PING_PONG and tile.CONSUMERS != 2:
-        return "two warpgroups alternate; other numbers cannot"
-    registers = tile.REGISTERS or 255
-    if (needed := tile.D // 2 + 3 * tile.BN // 4 + 40) > registers:
-        rows = f"two rows of {tile.BN} scores and {tile.D} results"
-        return f"a thread needs about {needed} registers for {rows}, and has {registers}"
-    return fits(w, tile.shared_bytes + beside)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
-from ptxkit.kernels.attention.attention import Attention, AttentionTile, forward
+from ptxkit.kernels.attention.attention import Attention, forward
 from ptxkit.kernels.attention.balance import steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, AttentionSizes, fits
+from ptxkit.kernels.attention.tiles import AttentionTile
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 

@@ -54,7 +54,7 @@ def first_free(steps: Steps, ctas: int) -> int:
 
 
 def section(w: AttentionSizes) -> int:
-    """Heads of a section of ``attention_dynamic``, which computes the longest tiles of all of them first.
+    """Heads of a section of steps 6 and 7 of ``attention``, which compute the longest tiles of all of them first.
 
     The most heads whose keys and values are in half of the L2 cache, with those that share them, and which divide the heads of
     all sequences: a last section of few heads would have too few tiles for the SMs.
@@ -62,6 +62,14 @@ def section(w: AttentionSizes) -> int:
     heads, of_kv_head = w.batch * w.heads, 2 * w.k * w.d * dtype_of(w.dtype).itemsize
     most = max(1, w.device.l2_bytes // 2 // of_kv_head * (w.heads // w.shared_heads))
     return max(count for count in range(1, min(most, heads) + 1) if heads % count == 0)
+
+
+def alone(w: AttentionSizes) -> int:
+    """Heads of all sequences that come one after the other, before the last section: their tiles read the same keys and values
+    at the same time. Which SM has the most steps depends on the last tiles only. Without a mask, equal sequences have equal
+    tiles, which need no section."""
+    heads = w.batch * w.heads
+    return heads if not w.causal and w.lengths == "equal" else heads - section(w)
 
 
 def steps_of_queries(w: AttentionSizes, queries: int, keys: int) -> Steps:

@@ -1,0 +1,123 @@
+"""Tiles of the steps of attention by TMA and wgmma: their parameters, and which are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ptxkit import Tile
+from ptxkit.kernels.attention.balance import steps_of_queries
+from ptxkit.kernels.attention.sizes import AttentionSizes, fits
+from ptxkit.kernels.template import TemplateStruct
+
+
+@dataclass(frozen=True)
+class AttentionTile(TemplateStruct):
+    """``AttentionTile`` of cu/kernels/attention.cu."""
+
+    D: int
+    CONSUMERS: int
+    BN: int
+    STAGES: int
+    OVERLAP: bool
+    PING_PONG: bool
+    REGISTERS: int
+
+    @property
+    def queries(self) -> int:
+        """Queries of a CTA."""
+        return 64 * self.CONSUMERS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: the queries, the stages of keys and values, mbarriers."""
+        return 2 * self.D * (self.queries + 2 * self.STAGES * self.BN) + 8 * (2 + 4 * self.STAGES)
+
+
+@dataclass(frozen=True)
+class ContinuousTile(TemplateStruct):
+    """``ContinuousTile`` of cu/kernels/attention_continuous.cu."""
+
+    D: int
+    CONSUMERS: int
+    BN: int
+    STAGES: int
+    PING_PONG: bool
+    REGISTERS: int
+    RESCALE_ABOVE: int
+
+    @property
+    def queries(self) -> int:
+        """Queries of a CTA."""
+        return 64 * self.CONSUMERS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: two tiles of queries, the stages of keys and values, mbarriers."""
+        return 4 * self.D * (self.queries + self.STAGES * self.BN) + 8 * (4 + 4 * self.STAGES)
+
+
+def preferred(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
+    """The widest tile of keys that fits in the registers, with as many stages as fit in shared memory.
+
+    A wide tile has fewer barriers and maxima for each score. Of the other numbers of warpgroups none was faster on an H200.
+    """
+    for keys in (192, 128, 64):
+        for stages in (3, 2):
+            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1}
+
+
+PERSISTENT_TILE = {
+    "CONSUMERS": [2, 3, 1],  # warpgroups of 64 queries each
+    "BN": [128, 64, 192],  # keys of a tile
+    "STAGES": [2, 3],  # tiles of keys, and of values, in shared memory
+    "PING_PONG": [1, 0],  # warpgroups issue products one after the other
+}
+CONTINUOUS = "attention_continuous.cu"  # the source of step 7
+CONTINUOUS_TILE = {
+    **PERSISTENT_TILE,
+    "BN": [128, 64, 144, 160, 176, 192],
+    "RESCALE_ABOVE": [8, 0],  # powers of two by which exponentials exceed 1 before results are multiplied by a factor
+}
+OTHER_KEYS = 32  # a tile of keys takes as long as the products of its keys and of this many more (docs/attention.md)
+MEASURED_D = 128  # size of heads for which steps 6 and 7 were timed
+
+
+def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
+    """The tile of keys with the smallest predicted time: wide tiles have fewer steps, but more keys beyond the mask."""
+
+    def predicted(keys: int) -> int:
+        return int(steps_of_queries(w, 128, keys).sum()) * (keys + OTHER_KEYS)
+
+    for keys in sorted(CONTINUOUS_TILE["BN"], key=predicted):
+        for stages in (3, 2):
+            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1, "RESCALE_ABOVE": 8}
+
+
+def untimed(w: AttentionSizes) -> str | None:
+    """``slower`` of steps that were measured for one size of heads."""
+    return None if w.d == MEASURED_D else f"no time of it was measured for d={w.d} (docs/attention.md)"
+
+
+def swept(w: AttentionSizes, t: Tile) -> AttentionTile:
+    """The tile of steps 5 and 6."""
+    registers = {1: 0, 2: 240, 3: 160}[t.CONSUMERS]
+    return AttentionTile(w.d, t.CONSUMERS, t.BN, t.STAGES, True, bool(t.PING_PONG), registers)
+
+
+def continuous(w: AttentionSizes, t: Tile) -> ContinuousTile:
+    """The tile of step 7."""
+    found = swept(w, t)
+    return ContinuousTile(w.d, t.CONSUMERS, t.BN, t.STAGES, found.PING_PONG, found.REGISTERS, t.RESCALE_ABOVE)
+
+
+def usable(w: AttentionSizes, tile: AttentionTile | ContinuousTile, beside: int = 0) -> bool | str:
+    """The constraint of steps 5 to 7, with shared memory ``beside`` that of the tile."""
+    if tile.PING_PONG and tile.CONSUMERS != 2:
+        return "two warpgroups alternate; other numbers cannot"
+    registers = tile.REGISTERS or 255
+    if (needed := tile.D // 2 + 3 * tile.BN // 4 + 40) > registers:
+        rows = f"two rows of {tile.BN} scores and {tile.D} results"
+        return f"a thread needs about {needed} registers for {rows}, and has {registers}"
+    return fits(w, tile.shared_bytes + beside)
