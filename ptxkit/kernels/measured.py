@@ -218,7 +218,8 @@ class Measured:
         remote_store_us: of one of many stores of 16 bytes from an SM to the shared memory of other CTAs (st.async).
         few_rows_gbs: what ffn_sublayer:cluster reads of the weights.
         copy_gbs: of a copy in device memory, bytes read and written.
-        magnitudes_us: the exchange of the largest magnitudes in moe_int8:step2_wgmma, for each tile of 128 x 128 of an SM.
+        magnitudes_us: element type -> (of the exchange of the largest magnitudes in moe_int8:step2_wgmma, for each tile of
+            128 x 128 of an SM; more for each tile across the weights, all of which wait for each other).
     """
 
     gpu: str
@@ -238,7 +239,7 @@ class Measured:
     remote_store_us: float
     few_rows_gbs: float
     copy_gbs: float
-    magnitudes_us: float
+    magnitudes_us: Mapping[str, tuple[float, float]]
     cluster_k: StreamRates | None = None
 
 
@@ -399,7 +400,7 @@ H200 = Measured(
     # the same with 1 row of 4096 and of 8192 columns: 15.0 and 44.2 us without the launch, a latency, and the exchange
     few_rows_gbs=3460.0,
     copy_gbs=4246.0,
-    magnitudes_us=153 / 27.15,  # 4096 tokens, 14336 weights of 4096 elements, e4m3 (docs/moe.md)
+    magnitudes_us={"s8": (0.43, 0.048), "e4m3": (3.8, 0.033)},  # docs/moe.md
 )
 
 MEASURED: Mapping[str, Measured] = MappingProxyType({entry.gpu: entry for entry in (H200,)})

@@ -655,7 +655,7 @@ def _attention_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted
 ATTENTION = (
     Operation(
         "attention",
-        of("attention", ("step5_persistent", "step1_tiled")),
+        of("attention", ("step5_persistent", "step4_ping_pong", "step1_tiled")),
         (
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("key", KEYS, memory=KEY_MEMORY),
@@ -669,7 +669,7 @@ ATTENTION = (
     ),
     Operation(
         "attention_backward",
-        of("attention_backward", ("step5_persistent", "step1_tiled")),
+        of("attention_backward", ("step5_persistent", "step4_overlap", "step1_tiled")),
         (
             TensorArgument("do", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
@@ -684,7 +684,7 @@ ATTENTION = (
     ),
     Operation(
         "attention_e4m3",
-        of("attention_e4m3", ("step4_persistent", "unfused")),
+        of("attention_e4m3", ("step4_persistent", "step3_overlap", "unfused")),
         (
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("key", KEYS, memory=KEY_MEMORY),

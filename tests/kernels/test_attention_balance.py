@@ -106,6 +106,13 @@ def test_the_tile_of_keys_of_continuous_tiles(tokens, causal, keys):
     assert choose(w, target=w.device.target).tile["BN"] == keys
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_tile_follows_where_there_are_as_many_sms(causal):
+    w = make(batch=1, q=1024, k=1024, causal=causal)
+    assert choose(w, target=w.device.target).variant == "step5_persistent"
+    assert "132 SMs have 128 tiles" in w.variant("step7_continuous").slower(w)
+
+
 def test_ctas_for_all_tiles_are_no_disadvantage():
     assert balance.strided_remark(make(batch=1, heads=1, q=1000, k=1000, causal=True), np.array([3, 0, 1])) is None
 

@@ -243,6 +243,9 @@ def test_rows_that_no_cluster_holds_are_refused():
         (1, 8192, "row_kernels_swapped"),
         (32, 8192, "row_kernels_swapped"),
         (128, 8192, "row_kernels_early"),
+        (256, 4096, "row_kernels_early"),
+        (256, 8192, "folded_wgmma"),
+        (1024, 4096, "folded_wgmma"),
         (16384, 8192, "folded_wgmma"),
     ],
 )

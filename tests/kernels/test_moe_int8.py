@@ -88,9 +88,13 @@ def test_exact_sums_have_the_same_bits_in_one_launch_and_in_two(device):
     ("options", "reason"),
     [
         ({"dtype": "e4m3"}, None),
-        ({"dtype": "e4m3", "m": 256}, "measured with 27 tiles"),
+        ({"dtype": "e4m3", "m": 128}, None),
+        ({"dtype": "e4m3", "m": 127}, "fewer than 128 tokens"),
+        ({"dtype": "e4m3", "n": 2048, "k": 7168}, None),
         ({"dtype": "s8"}, None),
-        ({"dtype": "s8", "m": 256}, "measured with 27 tiles"),
+        ({"dtype": "s8", "m": 1024}, None),
+        ({"dtype": "s8", "m": 256}, "second launch is predicted to take 11.3 us"),
+        ({"dtype": "s8", "n": 2048, "k": 7168}, "second launch is predicted to take 21"),
     ],
 )
 def test_two_launches_where_the_measured_terms_say_so(options, reason):

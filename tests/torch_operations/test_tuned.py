@@ -1,4 +1,4 @@
-"""Operations take recorded winners first."""
+"""Operations take recorded winners first, then the first candidate to which its description does not object."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 from ptxkit.runtime.device import device
 from ptxkit.sweep.winners import record_of
 from ptxkit.torch.plan import chosen
+from ptxkit.torch.table import OPERATIONS
 from ptxkit.workload import registry
 from ptxkit.workload.resolve import as_recorded, target_for
 from ptxkit.workload.tuned import store
@@ -27,3 +28,14 @@ def test_a_winner_of_tune_precedes_the_other_candidates(monkeypatch, tmp_path):
     found = chosen(candidates, emulator)
     assert (found.variant.name, found.tile) == ("scalar", {"THREADS": 512})
     assert chosen(candidates[:1], emulator).variant.name == "vectorized"
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_backward", "attention_e4m3"])
+def test_a_causal_mask_takes_a_step_by_wgmma(name):
+    """With 16384 queries the persistent steps are objected to, because their CTAs have unequal shares."""
+    (operation,) = (o for o in OPERATIONS if o.name == name)
+    workload = registry.get(name)(batch=1, heads=16, q=16384, k=16384, causal=True)
+    candidates = [(workload, workload.variant(variant)) for _, variant in operation.candidates]
+    found = chosen(candidates, device("emulator")).variant
+    assert found.requires == ("sm_90a",)
+    assert "persistent" not in found.name

@@ -20,8 +20,8 @@ from ptxkit.kernels.attention.tiles import (
     continuous,
     preferred,
     preferred_continuous,
+    slower_dynamic,
     swept,
-    untimed,
     usable,
 )
 from ptxkit.workload.inputs import dtype_of
@@ -202,7 +202,7 @@ class Attention(AttentionSizes):
         tile=PERSISTENT_TILE,
         constraint=lambda w, t: usable(w, swept(w, t), beside=16),
         prefer=preferred,
-        slower=untimed,
+        slower=slower_dynamic,
     )
     def step6_dynamic(self, t: Tile) -> list[Launch]:
         """Each CTA takes the next tile from a counter when it is free, the longest of several heads first."""
@@ -213,7 +213,7 @@ class Attention(AttentionSizes):
         tile=CONTINUOUS_TILE,
         constraint=lambda w, t: usable(w, continuous(w, t), beside=16),
         prefer=preferred_continuous,
-        slower=untimed,
+        slower=slower_dynamic,
     )
     def step7_continuous(self, t: Tile) -> list[Launch]:
         """The first scores of the next queries are computed during the last product of these, whose results are stored then."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptxkit import Tile
+from ptxkit import Tile, cdiv
 from ptxkit.kernels.attention.balance import steps_of_queries
 from ptxkit.kernels.attention.sizes import AttentionSizes, fits
 from ptxkit.kernels.template import TemplateStruct
@@ -81,7 +81,7 @@ CONTINUOUS_TILE = {
     "RESCALE_ABOVE": [8, 0],  # powers of two by which exponentials exceed 1 before results are multiplied by a factor
 }
 OTHER_KEYS = 32  # a tile of keys takes as long as the products of its keys and of this many more (docs/attention.md)
-MEASURED_D = 128  # size of heads for which steps 6 and 7 were timed
+MEASURED_D = (64, 128)  # sizes of heads for which steps 6 and 7 were timed
 
 
 def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
@@ -95,9 +95,13 @@ def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
             yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1, "RESCALE_ABOVE": 8}
 
 
-def untimed(w: AttentionSizes) -> str | None:
-    """``slower`` of steps that were measured for one size of heads."""
-    return None if w.d == MEASURED_D else f"no time of it was measured for d={w.d} (docs/attention.md)"
+def slower_dynamic(w: AttentionSizes) -> str | None:
+    """``slower`` of steps 6 and 7: where they were not timed, or no SM has more than one tile, which they then begin later."""
+    if w.d not in MEASURED_D:
+        return f"no time of it was measured for d={w.d} (docs/attention.md)"
+    if (tiles := cdiv(w.q, 128) * w.heads * w.batch) <= w.device.sms:
+        return f"{w.device.sms} SMs have {tiles} tiles of queries, so that none takes another one"
+    return None
 
 
 def swept(w: AttentionSizes, t: Tile) -> AttentionTile:

@@ -17,7 +17,8 @@ from ptxkit.workload.inputs import dtype_of
 
 FOLD_THREADS = 256
 STATISTICS = ("statistics", "column_sums", "shift")
-MOST_EARLY_ROWS = 128  # up to which row_kernels_early was measured, and took at most as long as the other products of step 8
+MOST_EARLY_ROWS = 256  # up to which row_kernels_early was measured to be at least as fast as the other products of step 8,
+MOST_EARLY_ELEMENTS = 1 << 20  # and the elements of x up to which it was
 CLEARLY = 0.9
 """The share of the predicted time of step 8 below which the swapped product is taken instead of row_kernels_early, which was
 faster on an H200 for 64 rows of 1024, where this share is 0.94, and slower where it is at most 0.87."""
@@ -80,8 +81,10 @@ def usable_early(w: FfnSublayer, t: Tile) -> bool | str:
 
 
 def slower_early(w: FfnSublayer) -> str | None:
-    """Why the variants without early weights are taken."""
-    return f"no time of it was measured for more than {MOST_EARLY_ROWS} rows" if w.rows > MOST_EARLY_ROWS else None
+    """Why the variants without early weights are taken: where reading them takes a small part of the time, these are faster."""
+    if w.rows <= MOST_EARLY_ROWS and w.rows * w.hidden <= MOST_EARLY_ELEMENTS:
+        return None
+    return f"faster only for up to {MOST_EARLY_ROWS} rows and {MOST_EARLY_ELEMENTS:,} elements of x"
 
 
 def usable_swapped(w: FfnSublayer, t: Tile) -> bool | str:

@@ -2,8 +2,8 @@
 
 The scale of a token follows from all of its results, which many CTAs compute. Either these exchange the largest magnitudes and
 keep their sums until all have arrived, or the product stores its results, and another launch reads a row, finds its largest
-magnitude, and quantizes it. :func:`predicted` compares the two by terms that were measured on an H200 with 4096 tokens, 14336
-weights of 4096 elements and e4m3 (docs/moe.md): the exchange cost 153 us for 27.2 tiles on each SM.
+magnitude, and quantizes it. :func:`predicted` compares the two by terms that follow from times on an H200 with 128 to 4096
+tokens (docs/moe.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ptxkit.kernels.moe.product import SOURCE, TYPES, Product
 from ptxkit.workload.tolerance import Sums
 
 TILE = 128  # weights and tokens of a tile
-MEASURED_TILES = 16  # tiles of an SM from which the exchange is assumed to cost as much as where it was measured
+MEASURED_TOKENS = 128  # the fewest for which both were timed
 THREADS = 256
 GROUPS = 4  # of 16 elements that a thread keeps in registers
 WIDE = {"s8": "f32", "e4m3": "bf16"}
@@ -36,21 +36,22 @@ class Terms:
 
 
 def predicted(w: Any) -> Terms:
-    """The terms for the results of w, (m, n). The product stores wider results in the time in which it multiplies; what is
-    added is reading these, storing the quantized ones, and a launch."""
+    """The terms for the results of w, (m, n): the second launch reads the wider results, which the product has stored, and
+    stores the quantized ones; neither is hidden by products."""
     rates = measured(w.device)
-    tiles = cdiv(w.m, TILE) * cdiv(w.n, TILE) / w.device.sms
+    across = cdiv(w.n, TILE)
+    of_tile, of_column = rates.magnitudes_us[w.dtype]
+    exchange = (of_tile + of_column * across) * cdiv(w.m, TILE) * across / w.device.sms
+    moved = w.m * w.n * (2 * BYTES[WIDE[w.dtype]] + 1)
     scale = w.device.sms / rates.sms
-    moved = w.m * w.n * (BYTES[WIDE[w.dtype]] + 1)
     second = rates.swapped.launch_us + rates.swapped.latency_us + moved / (rates.copy_gbs * 1e3 * scale)
-    return Terms(rates.magnitudes_us * tiles, second)
+    return Terms(exchange, second)
 
 
 def slower(w: Any) -> str | None:
-    """``slower`` of the variant: None where the measured terms say that the exchange takes longer."""
-    tiles = cdiv(w.m, TILE) * cdiv(w.n, TILE) / w.device.sms
-    if tiles < MEASURED_TILES:
-        return f"the exchange was measured with 27 tiles on each SM, and these results have {tiles:.1f}"
+    """``slower`` of the variant: None where the terms say that the exchange takes longer."""
+    if w.m < MEASURED_TOKENS:
+        return f"no time of it was measured for fewer than {MEASURED_TOKENS} tokens"
     terms = predicted(w)
     if terms.second_us <= terms.exchange_us:
         return None
