@@ -186,6 +186,9 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     if given["fresh"]:
         _put_aside(path)
     journal = Journal(path, problem, device.name)
+    if journal.unread:
+        lines = "1 line is no entry and is" if journal.unread == 1 else f"{journal.unread} lines are no entries and are"
+        to_stderr(f"{path}: {lines} ignored", fg="yellow")
     shown = 0 if outputs.json_file == "-" else outputs.top
     timed = device.times
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"], shown=shown)

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ptxkit import environment
 from ptxkit.errors import UsageError
@@ -26,6 +26,7 @@ from ptxkit.sweep.problem import Problem
 from ptxkit.workload.launch import Tile
 
 SCHEMA = "ptxkit.sweep/1"
+LARGEST = 1e300  # that a number of an entry can be
 Status = Literal["ok", "slow", "compile", "wrong", "fault", "timeout", "launch"]
 
 
@@ -95,6 +96,9 @@ class Journal:
         problem: what is swept.
         device: name of the device; a journal of another device is an error.
 
+    Attributes:
+        entries, leaders: so far. unread: see :class:`Read`.
+
     Raises:
         UsageError, FileAccessError: the file is of another sweep, or cannot be read or written.
     """
@@ -103,6 +107,7 @@ class Journal:
         self.path = path
         self.entries: list[Entry] = []
         self.leaders: list[Entry] = []
+        self.unread = 0
         self._known: dict[str, Entry] = {}  # by fingerprint, the last one
         head: dict[str, Any] = {
             "schema": SCHEMA,
@@ -131,7 +136,7 @@ class Journal:
                 raise UsageError(
                     f"{self.path} is the journal of another sweep: {what}; choose another file with --journal"
                 )
-        self.entries, self.leaders = read_again.entries, read_again.leaders
+        self.entries, self.leaders, self.unread = read_again.entries, read_again.leaders, read_again.unread
         for entry in self.entries:
             self._remember(entry)
         if read_again.cut_short:  # so that the next entry begins on a new line
@@ -190,10 +195,30 @@ class Journal:
             raise refused(self.path, error) from None
 
 
-def entry_of(value: Mapping[str, Any]) -> Entry:
-    """An entry from its JSON; fields that this version does not know are left out."""
-    known = {f.name for f in fields(Entry)}
-    return Entry(**{k: v for k, v in value.items() if k in known})
+def entry_of(value: Mapping[str, Any]) -> Entry | None:
+    """An entry from its JSON, without fields that this version does not know; None where one has a value of another type."""
+    known = {f.name: value[f.name] for f in fields(Entry) if f.name in value}
+    if not {"tile", "status"} <= known.keys() or not all(_is_a_value(name, each) for name, each in known.items()):
+        return None
+    return Entry(**known)
+
+
+_TEXTS = {"error", "fingerprint", "limiter", "at"}
+
+
+def _is_a_value(name: str, value: Any) -> bool:
+    """Whether a field of an entry can have a value."""
+    if name == "tile":
+        return isinstance(value, dict) and all(isinstance(each, str | int | float) for each in value.values())
+    if name == "status":
+        return value in get_args(Status)
+    if name in _TEXTS:
+        return isinstance(value, str)
+    if name == "measured_on":
+        return value is None or isinstance(value, dict)
+    if value is None:
+        return name in ("time_us", "spread_us", "cost")
+    return type(value) in (int, float) and abs(value) < LARGEST  # also without NaN
 
 
 @dataclass(frozen=True)
@@ -202,13 +227,14 @@ class Read:
 
     Attributes:
         head: the first line. entries: of the configurations. leaders: of the repeated measurements that decided.
-        cut_short: the last line was not written to its end.
+        cut_short: the last line was not written to its end. unread: number of other lines that are no entries.
     """
 
     head: dict[str, Any]
     entries: list[Entry]
     leaders: list[Entry]
     cut_short: bool
+    unread: int
 
 
 def read(path: Path) -> Read:
@@ -227,14 +253,14 @@ def read(path: Path) -> Read:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     head = _parsed(lines[0])
     if not head or head.get("schema") != SCHEMA:
-        raise UsageError(f"{path} is not a journal of a sweep ({SCHEMA})")
-    found = Read(head, [], [], bool(lines[-1]))
-    for line in lines[1:]:
-        if (value := _parsed(line)) is not None:
-            leader = bool(value.pop("leader", False))
-            if value.pop("other_gpu", False):
-                continue
-            (found.leaders if leader else found.entries).append(entry_of(value))
+        raise UsageError(f"{path} is not a journal of a sweep ({SCHEMA}); --journal takes another file, --fresh puts it aside")
+    values = [_parsed(line) for line in lines[1:]]
+    made = [None if value is None else entry_of(value) for value in values]
+    unread = sum(entry is None and bool(line) for line, entry in zip(lines[1:-1], made[:-1], strict=True))
+    found = Read(head, [], [], bool(lines[-1]), unread)
+    for value, entry in zip(values, made, strict=True):
+        if value is not None and entry is not None and not value.get("other_gpu"):
+            (found.leaders if value.get("leader") else found.entries).append(entry)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,27 @@ def test_a_line_cut_short_costs_that_line_only(tmp_path_factory, cut):
     assert len(again.entries) in (1, 2)
     again.add(GOOD)
     assert len(journal(tmp_path).entries) == len(again.entries)
+
+
+NAMES = st.sampled_from([field.name for field in fields(Entry)])
+ODD = [None, True, 10**400, {"A": [1]}, {}]
+VALUES = st.one_of(st.sampled_from(ODD), st.integers(), st.floats(), st.text(), st.lists(st.integers()))
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_a_line_with_values_of_other_types_costs_that_line_only(tmp_path_factory, changed):
+    tmp_path = tmp_path_factory.mktemp("changed")
+    journal(tmp_path).add(GOOD)
+    path = tmp_path / "j.jsonl"
+    line = {**json.loads(path.read_bytes().split(b"\n")[1]), **changed}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n" + json.dumps([line]) + "\n")
+    again = journal(tmp_path)
+    assert len(again.entries) + again.unread == 3
+    assert again.entries[0] == GOOD
+    for entry in again.entries:
+        assert isinstance(hash((entry.key, entry.fingerprint)), int)
+        assert sorted([entry.value, 0.0, entry.compile_s]) == sorted([entry.compile_s, entry.value, 0.0])
 
 
 def test_known_by_machine_code_not_by_tile(tmp_path):
