@@ -71,7 +71,7 @@ PYBIND11_MODULE(ptxkit_torch_extension, m) {
 
 
 def built(folder: Path) -> Any:
-    """The module of the extension, compiled in a folder; None where there is no g++.
+    """The module of the extension, compiled in a folder unless it has been; None where there is no g++.
 
     Raises:
         CalledProcessError: it does not compile.
@@ -83,19 +83,28 @@ def built(folder: Path) -> Any:
 
     folder.mkdir(parents=True, exist_ok=True)
     source, library = folder / f"{NAME}.cpp", folder / f"{NAME}.so"
-    source.write_text(SOURCE, encoding="utf-8")
-    libraries = Path(torch.__file__).parent / "lib"
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    words = [compiler, "-O1", "-w", "-std=c++20", "-shared", "-fPIC", abi]
-    words += [f"-I{path}" for path in (*include_paths(), sysconfig.get_paths()["include"])]
-    words += [str(source), f"-L{libraries}", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl", "-o", str(library)]
-    subprocess.run(words, check=True)
+    if not library.exists() or source.read_text(encoding="utf-8") != SOURCE:
+        _compile(compiler, source, library, include_paths())
     spec = importlib.util.spec_from_file_location(NAME, library)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _compile(compiler: str, source: Path, library: Path, headers: list[str]) -> None:
+    """Write the source and compile it; the library is there once it is complete."""
+    library.unlink(missing_ok=True)
+    source.write_text(SOURCE, encoding="utf-8")
+    made = library.with_suffix(".part")
+    libraries = Path(torch.__file__).parent / "lib"
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    words = [compiler, "-O1", "-w", "-std=c++20", "-shared", "-fPIC", abi]
+    words += [f"-I{path}" for path in (*headers, sysconfig.get_paths()["include"])]
+    words += [str(source), f"-L{libraries}", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl", "-o", str(made)]
+    subprocess.run(words, check=True)
+    made.replace(library)
 
 
 def layernorm(module: Any, launch: PreparedLaunch, rows: int, cols: int, eps: float = 1e-5) -> Callable[..., torch.Tensor]:

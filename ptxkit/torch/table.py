@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -367,10 +367,13 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def takes_any_rows(device: torch.device) -> bool:
     """Whether a device has kernels for products of matrices with rows of any length in 16-bit types."""
-    if device.type not in ("cpu", "cuda"):
-        return False
+    return device.type in ("cpu", "cuda") and _takes_any_rows(device.type, device.index)
+
+
+@cache
+def _takes_any_rows(kind: str, index: int | None) -> bool:
     kernel, step = ANY_ROWS
-    return lacking(registry.get(kernel).variants()[step], device_of(device), kernel) is None
+    return lacking(registry.get(kernel).variants()[step], device_of(torch.device(kind, index)), kernel) is None
 
 
 def padded(x: torch.Tensor, rows: int, cols: int) -> torch.Tensor:

@@ -32,7 +32,8 @@ def test_arrays_of_cupy(where):
     np.testing.assert_allclose(cupy.asnumpy(found), softmax(ROWS), rtol=1e-5, atol=1e-7)
 
 
-def test_arrays_of_jax(where):
+def test_arrays_of_jax(where, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else the memory that other tests on the GPU need
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     try:
         device = jax.devices("cpu" if where == "cpu" else "gpu")[0]
