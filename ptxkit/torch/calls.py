@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import copysign
 from operator import itemgetter
 from typing import Any
 
@@ -24,7 +23,7 @@ from ptxkit.torch.operations import (
     without_autocast,
 )
 from ptxkit.torch.plan import Zeros
-from ptxkit.torch.recent import NOTHING_KNOWN, Call, Kind, Matches
+from ptxkit.torch.recent import NOTHING_KNOWN, Call, Kind, Matches, has_negative
 
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
@@ -89,9 +88,8 @@ def function_of(operation: Operation) -> Callable[..., Any]:
             if not _function_modes() and functorch_interpreter() is None and forward_ad._current_level < 0:
                 try:
                     zeros, matches, run, others = calls[_grad_enabled()].get(options, NOTHING_KNOWN)
-                    for i in zeros:
-                        if copysign(1, options[i]) < 0:
-                            matches, others = None, ()
+                    if zeros and has_negative(options, zeros):
+                        matches, others = None, ()
                     # guards read sizes; nested tensors have none, which ends the process there, in functorch too
                     for tensor in tensors:
                         if tensor.is_nested:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import copysign
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,31 +89,23 @@ Kind = tuple[Matches, Callable[..., Any]]
 """A function that says whether tensors are of a kind, and :attr:`Call.run`."""
 
 
-class Known(NamedTuple):
-    """The kinds of tensors with which an operation was called with the same options.
-
-    Attributes:
-        zeros: positions of zeros among the options.
-        matches, run: of the first kind that is compared.
-        others: the other kinds.
-    """
-
-    zeros: tuple[int, ...]
-    matches: Matches | None
-    run: Callable[..., Any]
-    others: tuple[Kind, ...]
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """All kinds, in the order in which they are compared."""
-        return () if self.matches is None else ((self.matches, self.run), *self.others)
+Known = tuple[tuple[int, ...], Matches | None, Callable[..., Any], tuple[Kind, ...]]
+"""The kinds of tensors with which an operation was called with the same options: positions of zeros among the options, the
+two functions of the kind that is compared first, and the other kinds. A call unpacks a plain tuple in less time than a named
+one."""
 
 
 def _nothing(*_: Any) -> Any:
     raise AssertionError("a call of no known kind")
 
 
-NOTHING_KNOWN = Known((), None, _nothing, ())
+NOTHING_KNOWN: Known = ((), None, _nothing, ())
+
+
+def kinds_of(known: Known) -> tuple[Kind, ...]:
+    """All kinds, in the order in which they are compared."""
+    _, matches, run, others = known
+    return () if matches is None else ((matches, run), *others)
 
 
 def is_zero(option: Any) -> bool:
@@ -145,9 +137,9 @@ class Recent:
             options: numbers and texts.
         """
         known = self.calls[torch.is_grad_enabled()].get(options, NOTHING_KNOWN)
-        if has_negative(options, known.zeros):
+        if has_negative(options, known[0]):
             return None
-        return next((run for matches, run in known.kinds if matches(*tensors)), None)
+        return next((run for matches, run in kinds_of(known) if matches(*tensors)), None)
 
     def add(self, tensors: Sequence[torch.Tensor], options: tuple[Any, ...], call: Call) -> None:
         """Keep a call, unless it copies tensors, or too many sets of options are known already.
@@ -168,7 +160,7 @@ class Recent:
         shapes, strides = ([list(size) for size in of] for of in ((t.shape for t in tensors), (t.stride() for t in tensors)))
         guards = _Guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
         if guards.check(*tensors):  # not if a tensor is given twice
-            calls[options] = Known(zeros, guards.check, call.run, known.kinds[: KEPT_KINDS - 1])
+            calls[options] = zeros, guards.check, call.run, kinds_of(known)[: KEPT_KINDS - 1]
 
     def used(self, options: tuple[Any, ...], kind: Kind) -> None:
         """Compare a kind first from now on, the next time in sixteen that this is called: each kind that is compared in vain
@@ -177,5 +169,5 @@ class Recent:
             return
         calls = self.calls[torch.is_grad_enabled()]
         known = calls.get(options, NOTHING_KNOWN)
-        if kind in known.others:
-            calls[options] = Known(known.zeros, *kind, tuple(k for k in known.kinds if k is not kind))
+        if kind in known[3]:
+            calls[options] = known[0], *kind, tuple(k for k in kinds_of(known) if k is not kind)

@@ -367,12 +367,12 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def takes_any_rows(device: torch.device) -> bool:
     """Whether a device has kernels for products of matrices with rows of any length in 16-bit types."""
-    return device.type in ("cpu", "cuda") and _takes_any_rows(device.type, device.index)
+    return device.type in ("cpu", "cuda") and able(*ANY_ROWS, device.type, device.index)
 
 
 @cache
-def _takes_any_rows(kind: str, index: int | None) -> bool:
-    kernel, step = ANY_ROWS
+def able(kernel: str, step: str, kind: str, index: int | None) -> bool:
+    """Whether a device of torch, by its type and index, has what a variant of a kernel requires."""
     return lacking(registry.get(kernel).variants()[step], device_of(torch.device(kind, index)), kernel) is None
 
 

@@ -127,8 +127,10 @@ def test_a_device_without_a_kernel_for_the_layout_copies(plans, monkeypatch):
 
 
 @pytest.mark.parametrize("wgmma", [True, False])
-def test_rows_of_any_length_are_padded_only_where_no_kernel_reads_them(plans, monkeypatch, wgmma):
+def test_rows_of_any_length_are_padded_only_where_no_kernel_reads_them(plans, monkeypatch, request, wgmma):
     if not wgmma:
+        table.able.cache_clear()
+        request.addfinalizer(table.able.cache_clear)
         monkeypatch.setattr(plan, "lacking", without_wgmma)
         monkeypatch.setattr(table, "lacking", without_wgmma)
     a, b, bias = (torch.randn(shape, **BF16) for shape in ((5, 13), (7, 13), (7,)))
@@ -136,6 +138,13 @@ def test_rows_of_any_length_are_padded_only_where_no_kernel_reads_them(plans, mo
     assert close(pt.linear(a, b, bias, "gelu"), F.gelu(F.linear(a.double(), b.double(), bias.double()), approximate="tanh"))
     shapes = [((5, 13), (7, 13)), ((5, 13), (7, 13), (7,))] if wgmma else [((5, 16), (8, 16))]
     assert [made.layout.shapes for made in plans] == shapes
+
+
+def test_a_device_is_asked_once_whether_it_has_kernels_for_any_rows(monkeypatch):
+    a, b = torch.randn(2, 8, **BF16), torch.randn(8, 8, **BF16)
+    expected = pt.linear(a, b, b[0])
+    monkeypatch.setattr(table.registry, "get", None)  # it reads the names of all kernels, which takes longer than a launch
+    assert torch.equal(pt.linear(a, b, b[0]), expected)
 
 
 @pytest.mark.parametrize("turned", [False, True])

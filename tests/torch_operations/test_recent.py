@@ -226,7 +226,7 @@ def test_the_kind_that_is_used_most_is_compared_first(quick):
     for _ in range(16):
         pt.softmax(kinds[0])
     (known,) = OPERATIONS["softmax"].recent.calls[torch.is_grad_enabled()].values()
-    assert [[i for i, x in enumerate(kinds) if matches(x)] for matches, _ in known.kinds] == [[0], [2], [1]]
+    assert [[i for i, x in enumerate(kinds) if matches(x)] for matches, _ in recent.kinds_of(known)] == [[0], [2], [1]]
     assert quick == ["softmax"] * 3
     for x in kinds:
         assert torch.allclose(pt.softmax(x), x.softmax(1), atol=1e-6)
@@ -256,7 +256,7 @@ def test_only_so_many_calls_are_kept(quick):
     for eps in range(1, recent.KEPT_OPTIONS + 8):
         pt.l2norm(x, eps / 256)
     grad = torch.is_grad_enabled()
-    assert [len(known.kinds) for known in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
+    assert [len(recent.kinds_of(known)) for known in OPERATIONS["softmax"].recent.calls[grad].values()] == [recent.KEPT_KINDS]
     assert len(OPERATIONS["l2norm"].recent.calls[grad]) == recent.KEPT_OPTIONS
 
 
