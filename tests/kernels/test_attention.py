@@ -109,12 +109,12 @@ def test_large_scores_do_not_overflow():
     workload = Attention(batch=1, heads=1, q=64, k=64, d=64, causal=True)
     inputs = dict(workload.inputs(np.random.default_rng(0)))
     inputs["query"] = (inputs["query"].astype(np.float32) * 256).astype(inputs["query"].dtype)
-    for variant in ("unfused", "step1_tiled", "step3_overlap", "step7_continuous"):
+    for variant in ("unfused", "step1_tiled", "step3_overlap"):
         case = execute.Case(workload, EmulatedDevice(), inputs=inputs)
         assert execute.run(case, workload.variant(variant)).verdict.verified
 
 
-@pytest.mark.parametrize("growth", [1, 40])
+@pytest.mark.parametrize("growth", [1, 300])
 def test_results_are_rescaled_when_the_maximum_has_grown_enough(growth):
     """Scores grow from the last keys, which come first, to the first ones: in all by less than 2^8, or repeatedly by more."""
     workload = Attention(batch=1, heads=1, q=64, k=512, d=64, dtype="f16")

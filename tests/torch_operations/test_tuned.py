@@ -33,9 +33,8 @@ def test_a_winner_of_tune_precedes_the_other_candidates(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["attention", "attention_backward", "attention_e4m3"])
 def test_a_causal_mask_takes_a_step_by_wgmma(name):
     """With 16384 queries the persistent steps are objected to, because their CTAs have unequal shares."""
-    (operation,) = (o for o in OPERATIONS if o.name == name)
     workload = registry.get(name)(batch=1, heads=16, q=16384, k=16384, causal=True)
-    candidates = [(workload, workload.variant(variant)) for _, variant in operation.candidates]
+    candidates = [(workload, workload.variant(variant)) for _, variant in OPERATIONS[name].candidates]
     found = chosen(candidates, device("emulator")).variant
     assert found.requires == ("sm_90a",)
     assert "persistent" not in found.name
