@@ -226,17 +226,22 @@ def _with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
     """
     kind = floats(bits)
     missing = t.value(f"fcmp uno {kind} {out}, {out}")
-    nan = constant(HOST_NAN[bits], bits)
-    for n, x in reversed(list(enumerate(operands))):
-        f = t.floating(x, bits)
-        quiet = t.value(f"or {ints(bits)} {x}, {constant(QUIET[bits], bits)}")
-        nan = t.select(t.value(f"fcmp uno {kind} {f}, {f}"), bits, quiet, nan)
-        if n == 2:  # the third operand is added to the product of the others, which may be invalid
-            a, b = (t.floating(y, bits) for y in operands[:2])
-            product = t.value(f"fmul {kind} {a}, {b}")
-            invalid = t.value(f"fcmp uno {kind} {product}, {product}")
-            nan = t.select(invalid, bits, constant(HOST_NAN[bits], bits), nan)
-    return t.select(missing, bits, nan, t.bits(out, bits))
+    found = t.bits(out, bits)
+
+    def with_nans() -> str:
+        nan = constant(HOST_NAN[bits], bits)
+        for n, x in reversed(list(enumerate(operands))):
+            f = t.floating(x, bits)
+            quiet = t.value(f"or {ints(bits)} {x}, {constant(QUIET[bits], bits)}")
+            nan = t.select(t.value(f"fcmp uno {kind} {f}, {f}"), bits, quiet, nan)
+            if n == 2:  # the third operand is added to the product of the others, which may be invalid
+                a, b = (t.floating(y, bits) for y in operands[:2])
+                product = t.value(f"fmul {kind} {a}, {b}")
+                invalid = t.value(f"fcmp uno {kind} {product}, {product}")
+                nan = t.select(invalid, bits, constant(HOST_NAN[bits], bits), nan)
+        return t.select(missing, bits, nan, found)
+
+    return t.corrected(bits, found, missing, with_nans)
 
 
 @_rule(r"(add|sub|mul|div)(?:\.rn)?\.f(32|64)")
@@ -438,7 +443,7 @@ def packing(sources: tuple[int, ...], destinations: tuple[int, ...]) -> Emit | N
 
 def declarations() -> str:
     """Declarations of LLVM's functions that the code may call."""
-    lines = []
+    lines = [f"declare i1 @llvm.vector.reduce.or.v{LANES}i1({ints(1)})"]
     for b in (32, 64):
         whole, n = ints(b), f"v{LANES}"
         for name, more in (("ctpop", ""), ("ctlz", ", i1"), ("bitreverse", "")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 LANES = 32
 """Lanes of a warp; a value of machine code is a vector with an element for each."""
 
@@ -36,6 +38,7 @@ class Text:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._count = 0
+        self._block = "entry"
 
     def name(self, stem: str = "t") -> str:
         """A new name, without its sigil."""
@@ -49,6 +52,22 @@ class Text:
     def label(self, name: str) -> None:
         """Begin a block."""
         self.lines.append(f"{name}:")
+        self._block = name
+
+    def corrected(self, bits: int, value: str, wrong: str, correct: Callable[[], str]) -> str:
+        """An integer of all lanes, computed once more where it is wrong for a lane, which is rare.
+
+        Args:
+            wrong: predicates of all lanes. correct: writes the code that computes the integer of all lanes.
+        """
+        rare, over, before = self.name("rare"), self.name("over"), self._block
+        some = self.value(f"call i1 @llvm.vector.reduce.or.v{LANES}i1({ints(1)} {wrong})")
+        self.put(f"br i1 {some}, label %{rare}, label %{over}")
+        self.label(rare)
+        other, after = correct(), self._block
+        self.put(f"br label %{over}")
+        self.label(over)
+        return self.value(f"phi {ints(bits)} [{value}, %{before}], [{other}, %{after}]")
 
     def value(self, expression: str) -> str:
         """The value of an expression."""
