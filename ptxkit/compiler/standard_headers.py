@@ -32,6 +32,16 @@ typedef unsigned long long uintptr_t, uintmax_t;
 #define UINTPTR_MAX UINT64_MAX
 """
 
+_FORMATS = "".join(
+    f'#define PRI{conversion}{name} "{length}{conversion}"\n'
+    for conversion in "diouxX"
+    for name, length in [
+        *((f"{kind}{bits}", "ll" if bits == 64 else "") for kind in ("", "LEAST", "FAST") for bits in (8, 16, 32, 64)),
+        ("PTR", "ll"),
+        ("MAX", "ll"),
+    ]
+)
+
 _STDDEF = """#pragma once
 typedef decltype(sizeof(0)) size_t;
 typedef decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr)) ptrdiff_t;
@@ -61,6 +71,18 @@ _LIMITS = """#pragma once
 
 _FLOAT = """#pragma once
 #define FLT_RADIX 2
+#define FLT_DIG 6
+#define FLT_MIN_EXP (-125)
+#define FLT_MAX_EXP 128
+#define FLT_MIN_10_EXP (-37)
+#define FLT_MAX_10_EXP 38
+#define FLT_TRUE_MIN 0x1p-149f
+#define DBL_DIG 15
+#define DBL_MIN_EXP (-1021)
+#define DBL_MAX_EXP 1024
+#define DBL_MIN_10_EXP (-307)
+#define DBL_MAX_10_EXP 308
+#define DBL_TRUE_MIN 0x1p-1074
 #define FLT_MANT_DIG 24
 #define FLT_MAX 0x1.fffffep127f
 #define FLT_MIN 0x1p-126f
@@ -75,11 +97,18 @@ _MATH = """#pragma once
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 #define HUGE_VALF INFINITY
+#define HUGE_VAL __longlong_as_double(0x7ff0000000000000)
 #define M_E 2.71828182845904523536
 #define M_LOG2E 1.44269504088896340736
+#define M_LOG10E 0.43429448190325182765
 #define M_LN2 0.69314718055994530942
+#define M_LN10 2.30258509299404568402
 #define M_PI 3.14159265358979323846
 #define M_PI_2 1.57079632679489661923
+#define M_PI_4 0.78539816339744830962
+#define M_1_PI 0.31830988618379067154
+#define M_2_PI 0.63661977236758134308
+#define M_2_SQRTPI 1.12837916709551257390
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440
 """
@@ -88,6 +117,7 @@ _EMPTY = "#pragma once\n"
 
 _C_HEADERS = {
     "stdint": (_STDINT, [f"{u}int{bits}_t" for u in ("", "u") for bits in (8, 16, 32, 64)] + ["intptr_t", "uintptr_t"]),
+    "inttypes": (f'#pragma once\n#include "stdint.h"\n{_FORMATS}', []),
     "stddef": (_STDDEF, ["size_t", "ptrdiff_t"]),
     "limits": (_LIMITS, []),
     "float": (_FLOAT, []),

@@ -525,3 +525,30 @@ def test_a_head_in_conditions_is_left_out_in_all_branches(tmp_path):
 def test_names_of_parameters_are_known(before, files, tmp_path):
     module = ptxkit.compile(write(tmp_path, before, "x[i]", files), device="emulator")
     assert [p.name for p in module["q"].parameters] == ["in", "count"]
+
+
+def test_macros_of_standard_headers_are_those_of_a_host():
+    text = """#include <cinttypes>
+#include <cstdio>
+__global__ void k(uint64_t* x) {
+    static_assert(FLT_DIG == 6 && DBL_MAX_EXP == 1024 && M_PI_4 * 4 == M_PI && M_LN10 > M_2_SQRTPI);
+    printf("%" PRIu64 " %" PRId32 " %" PRIxPTR "\\n", x[0], int32_t(-1), uintptr_t(255));
+    x[1] = CUDART_INF_F == HUGE_VALF;
+}
+int main() { fprintf(stderr, "%" PRIu64 "\\n", uint64_t(1)); }
+"""
+    printed = []
+    device = ptxkit.device("emulator")
+    x = np.array([1 << 40, 0], np.uint64)
+    with device.settings(write_output=printed.append):
+        ptxkit.compile(text, device=device)["k"](x, grid=1, block=1)
+    assert "".join(printed) == "1099511627776 -1 ff\n" and x[1] == 1
+
+
+def test_instances_by_types_of_cuda_are_those_that_the_host_launches():
+    text = """#include <cuda_bf16.h>
+template <typename T, typename V> __global__ void k(T* x, V v) {}
+int main() { k<__nv_bfloat16, float4><<<1, 1>>>(nullptr, float4()); k<size_t, uchar2><<<1, 1>>>(nullptr, uchar2()); }
+"""
+    names = compile_source(text, target="sm_90a").names
+    assert set(names) == {"k<__nv_bfloat16, float4>", "k<size_t, uchar2>"}

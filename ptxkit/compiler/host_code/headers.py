@@ -27,10 +27,10 @@ LIBCUDACXX = frozenset(
 """Standard headers that libcu++ offers as ``<cuda/std/NAME>``, or would offer; those that do not exist are left out."""
 
 HOST_ONLY = frozenset(
-    "any cctype cerrno cfenv cinttypes clocale codecvt condition_variable csetjmp csignal cstdarg cstdio cwchar "
+    "any cctype cerrno cfenv clocale codecvt condition_variable csetjmp csignal cstdarg cstdio cwchar "
     "cwctype deque filesystem forward_list fstream future iomanip ios iosfwd iostream istream list locale map mutex "
     "ostream queue regex set shared_mutex sstream stack stop_token streambuf string strstream syncstream "
-    "system_error thread unordered_map unordered_set valarray vector ctype.h errno.h fcntl.h getopt.h inttypes.h "
+    "system_error thread unordered_map unordered_set valarray vector ctype.h errno.h fcntl.h getopt.h "
     "malloc.h memory.h omp.h pthread.h signal.h sys/mman.h sys/stat.h sys/time.h sys/types.h time.h unistd.h "
     "wchar.h windows.h mpi.h cuda_runtime_api.h cuda_profiler_api.h cudaProfiler.h nvToolsExt.h nvrtc.h nvml.h "
     "cublas.h cublas_v2.h cublasLt.h cublasXt.h cusparse.h cusparse_v2.h cusolverDn.h cufft.h cufftXt.h curand.h "
@@ -129,6 +129,8 @@ ON_DEMAND: tuple[tuple[str, str], ...] = (
     (r"u?int(8|16|32|64)_t|u?intptr_t|U?INT(8|16|32|64)_(MAX|MIN)", "stdint.h"),
     (r"(FLT|DBL)_(MAX|MIN|EPSILON|DIG)", "float.h"),
     (r"(U?INT|U?LONG|U?CHAR|U?SHRT|U?LLONG)_(MAX|MIN)|CHAR_BIT", "limits.h"),
+    (r"CUDART_\w+", "math_constants.h"),
+    (r"INFINITY|NAN|HUGE_VALF?|M_(E|LOG2E|LOG10E|LN2|LN10|PI|PI_2|PI_4|1_PI|2_PI|2_SQRTPI|SQRT2|SQRT1_2)", "math.h"),
     (r"CUtensorMap", "cuda.h"),
     (r"cooperative_groups|cg", "cooperative_groups.h"),
     (r"nvcuda|wmma", "mma.h"),
