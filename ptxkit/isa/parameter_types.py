@@ -41,6 +41,8 @@ BUILTIN = {  # code -> (kind, dtype, text) of a CppType
 }
 _CLASSES = {  # structures around one number
     "__half": "f2",
+    "c10::Half": "f2",
+    "c10::BFloat16": "bfloat16",
     "__nv_bfloat16": "bfloat16",
     "__nv_fp8_e4m3": "float8_e4m3fn",
     "__nv_fp8_e5m2": "float8_e5m2",

@@ -54,6 +54,8 @@ _SCALARS: dict[str, tuple[int, tuple[str, ...]]] = {
     "half": (2, ("float16", "uint16")),
     "_Float16": (2, ("float16", "uint16")),
     "__half": (2, ("float16", "uint16")),
+    "c10::Half": (2, ("float16", "uint16")),
+    "c10::BFloat16": (2, ("bfloat16", "uint16")),
     "__bf16": (2, ("bfloat16", "uint16")),
     "__nv_bfloat16": (2, ("bfloat16", "uint16")),
     "__nv_fp8_e4m3": (1, ("float8_e4m3fn", "uint8")),

@@ -552,3 +552,52 @@ int main() { k<__nv_bfloat16, float4><<<1, 1>>>(nullptr, float4()); k<size_t, uc
 """
     names = compile_source(text, target="sm_90a").names
     assert set(names) == {"k<__nv_bfloat16, float4>", "k<size_t, uchar2>"}
+
+
+@pytest.mark.parametrize("name", ["Half", "BFloat16"])
+def test_numbers_of_torch_are_computed_with_as_there(name):
+    text = """#include <ATen/ATen.h>
+#include <torch/extension.h>
+template <typename T> __global__ void k(const T* x, T* y, float* wide, int n) {
+    const int i = threadIdx.x;
+    if (i >= n) return;
+    T sum = x[i] + x[i] * 2 - x[i] / T(4);
+    sum += static_cast<T>(x[i] * 0.5f);
+    y[i] = sum > T(0) ? -sum : sum;
+    wide[i] = x[i] + 1.0f / 3;
+    static_assert(sizeof(x[i] * 1.0) == 8 && sizeof(x[i] * 1) == 2);
+    if (x[i] == x[0] && x[i] < 0.5) gpuAtomicAdd(&y[n], T(1));
+}
+void launch(at::Tensor x) { k<at::NAME><<<1, 32>>>(x.data_ptr<at::NAME>(), x.data_ptr<at::NAME>(), nullptr, 1); }
+""".replace("NAME", name)
+    dtype = np.dtype("float16" if name == "Half" else "bfloat16")
+    x = np.linspace(-1, 1, 32).astype(dtype)
+    y, wide = np.zeros(33, dtype), np.zeros(32, np.float32)
+    ptxkit.compile(text, device="emulator")[f"k<at::{name}>"](x, y, wide, np.int32(32), grid=1, block=32)
+    total = x + x * dtype.type(2) - x / dtype.type(4)
+    total = total + (x.astype(np.float32) * np.float32(0.5)).astype(dtype)
+    want = np.where(total > 0, -total, total)
+    assert (y[:32].view(np.uint16) == want.astype(dtype).view(np.uint16)).all() and y[32] == 1
+    assert (wide == x.astype(np.float32) + np.float32(1) / np.float32(3)).all()
+
+
+def test_views_of_tensors_are_passed_by_value():
+    text = """#include <torch/extension.h>
+template <typename T> __global__ void k(
+    const torch::PackedTensorAccessor32<T, 2, torch::RestrictPtrTraits> x, at::PackedTensorAccessor64<T, 1> y) {
+    const int row = threadIdx.x;
+    T sum = 0;
+    for (int c = 0; c < x.size(1); c++) sum += x[row][c];
+    y[row] = sum + y[row] * 0;
+}
+void launch(torch::Tensor x) { k<float><<<1, 4>>>(x.packed_accessor32<float, 2, torch::RestrictPtrTraits>(), x); }
+"""
+    device = ptxkit.device("emulator")
+    x = np.arange(20, dtype=np.float32).reshape(4, 5)
+    given, out = device.upload(x), device.upload(np.zeros(8, np.float32))
+    view = np.zeros((), [("data", "u8"), ("sizes", "i4", 2), ("strides", "i4", 2)])
+    view["data"], view["sizes"], view["strides"] = given.address, (4, 5), (5, 1)
+    result = np.zeros((), [("data", "u8"), ("sizes", "i8", 1), ("strides", "i8", 1)])
+    result["data"], result["sizes"], result["strides"] = out.address, 4, 2
+    ptxkit.compile(text, device=device)["k<float>"](view, result, grid=1, block=4)
+    assert (out.numpy()[::2] == x.sum(1)).all()

@@ -154,7 +154,7 @@ class HostLaunch:
 
 _CONCRETE = (
     r"-?\d+|true|false|((un)?signed )?(char|short|int|long( long)?)|unsigned|float|double|bool|(__)?half2?|"
-    r"u?int(8|16|32|64)_t|size_t|(__)?nv_bfloat162?|__nv_fp8_e(4m3|5m2)|uint|uchar|ushort|ulong|"
+    r"u?int(8|16|32|64)_t|size_t|(__)?nv_bfloat162?|__nv_fp8_e(4m3|5m2)|(at|c10)::(Half|BFloat16)|uint|uchar|ushort|ulong|"
     r"(u?(char|short|int|long|longlong)|float|double)[1-4]"
 )
 

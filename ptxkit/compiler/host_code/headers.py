@@ -14,6 +14,7 @@ from ptxkit.compiler.host_code import thrust
 from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, device_part
 from ptxkit.compiler.host_code.opaque_types import opaque_types
 from ptxkit.compiler.host_code.preprocessor import Inclusion
+from ptxkit.compiler.host_code.torch_types import torch_types
 from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
@@ -108,14 +109,6 @@ STD_NAMES = {
 }
 """Names of namespace std that device code may use -> the header that has them, which libcu++ offers. On a host other headers
 include these as well, so that sources often do not include them themselves."""
-
-TORCH_TYPES = {
-    "Half": ("cuda_fp16.h", "__half"),
-    "BFloat16": ("cuda_bf16.h", "__nv_bfloat16"),
-    "Float8_e4m3fn": ("cuda_fp8.h", "__nv_fp8_e4m3"),
-    "Float8_e5m2": ("cuda_fp8.h", "__nv_fp8_e5m2"),
-}
-"""Types of namespaces at and c10 that device code uses -> the header and the name of the type of the same format in CUDA."""
 
 LEVELS = 8  # directories above that of a source in which its headers are looked for
 HEADER_DIRECTORIES = ("include", "inc", "Common", "common", "utils", "src", "csrc")
@@ -325,11 +318,8 @@ class Headers:
             lines.append(thrust.INCLUDE)
         lines += self.of_std(names)
         lines += opaque_types(names)
-        torch = part.names_of("(?:at|c10)")
-        for name, (header, same) in TORCH_TYPES.items():
-            if name in torch:
-                lines.append(f"#include <{header}>\nnamespace c10 {{ using {name} = {same}; }}\n")
-                lines.append(f"namespace at {{ using {name} = {same}; }}\n")
+        launched = {name for one in part.launches for name in re.findall(r"\b(?:at|c10)::(\w+)", one.kernel)}
+        lines += torch_types({*part.names_of("(?:at|c10|torch)"), *launched})
         known = self.memory[PRELUDE_NAME]
         self.memory[PRELUDE_NAME] = known + "".join(line for line in lines if line not in known)
 
