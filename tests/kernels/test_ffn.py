@@ -257,7 +257,8 @@ def test_the_variant_for_few_rows(rows, columns, chosen):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "faster"), [(1, 4096, True), (32, 8192, True), (128, 4096, False), (128, 8192, False)]
+    ("rows", "columns", "faster"),
+    [(128, 1024, True), (256, 1024, False), (1, 4096, True), (128, 4096, False), (32, 8192, True), (128, 8192, False)],
 )
 def test_the_swapped_product_is_taken_where_it_was_measured_to_be_faster(rows, columns, faster):
     workload = LinearLayernormGelu(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
