@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -98,17 +99,32 @@ def hold(gpu: ClusterGpu) -> IO[str]:
     """
     path = Path(tempfile.gettempdir()) / f"ptxkit-{gpu.uuid}.lock"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        file = os.fdopen(handle, "r+", encoding="ascii")
+        file, is_mine = _lock_file(path)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = file.read().strip() or "unknown"
             file.close()
             raise UnavailableError(f"{gpu.name} {gpu.uuid} is measured by another worker, process {owner}") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        if is_mine:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
     except OSError as error:
         raise refused(path, error) from None
     return file
+
+
+def _lock_file(path: Path) -> tuple[IO[str], bool]:
+    """The file of a lock, and whether it can be written; one that another user has left can be locked, too.
+
+    Raises:
+        OSError: it can be neither written nor read.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except PermissionError:
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "r", encoding="ascii", errors="replace"), False
+    with suppress(PermissionError):
+        os.fchmod(handle, 0o666)  # whatever the umask: others must be able to read it
+    return os.fdopen(handle, "r+", encoding="ascii", errors="replace"), True

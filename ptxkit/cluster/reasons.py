@@ -12,6 +12,7 @@ from collections.abc import Iterator
 CLOSED = "the connection was closed"
 _OBJECT = re.compile(r"<[^<>]*>")
 _ADDRESS = re.compile(r"\b(?:tcp|tls|ws|wss|inproc)://\S+")
+_DATES = {9: "is not valid yet", 10: "has expired"}  # codes of OpenSSL (X509_V_ERR_CERT_NOT_YET_VALID, _HAS_EXPIRED)
 
 
 def reason(error: BaseException) -> str:
@@ -20,6 +21,8 @@ def reason(error: BaseException) -> str:
     An exception of Dask often has the one of the connection as its cause; the last of them that says something is stated.
     """
     for one in reversed(list(_causes(error))):
+        if isinstance(one, ssl.SSLCertVerificationError) and one.verify_code in _DATES:
+            return f"its certificate {_DATES[one.verify_code]} by the clock of this machine; see `ptxkit cluster keys`"
         if isinstance(one, ssl.SSLCertVerificationError):
             return f"its certificate is not signed by the given keys ({one.verify_message})"
         if isinstance(one, ssl.SSLError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -119,6 +120,22 @@ def two_gpus(no_thread_left, tmp_path_factory):
             made.client.run(pretend, str(folder))
             yield made
     hold(GPUS[1]).close()  # nobody has it any more
+
+
+def test_the_lock_of_a_gpu_that_another_user_left_can_be_taken_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = tmp_path / f"ptxkit-{GPUS[0].uuid}.lock"
+    path.write_text("1")
+
+    def foreign(name, flags, mode=0o777, *, opened=os.open):
+        if name == path and flags & (os.O_RDWR | os.O_CREAT):
+            raise PermissionError(13, os.strerror(13))
+        return opened(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", foreign)
+    with hold(GPUS[0]), pytest.raises(UnavailableError, match="is measured by another worker, process 1"):
+        hold(GPUS[0])
+    hold(GPUS[0]).close()
 
 
 @pytest.fixture

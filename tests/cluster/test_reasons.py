@@ -19,6 +19,12 @@ def caused(error, cause):
     return error
 
 
+def refused_certificate(code, message):
+    error = ssl.SSLCertVerificationError(1, "CERTIFICATE_VERIFY_FAILED")
+    error.verify_code, error.verify_message = code, message
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -31,6 +37,11 @@ def caused(error, cause):
             ssl.SSLError(1, "WRONG_VERSION_NUMBER"),
             "no encrypted connection (the other side ended it); does it use TLS, with the same keys?",
         ),
+        (
+            refused_certificate(10, "certificate has expired"),
+            "its certificate has expired by the clock of this machine; see `ptxkit cluster keys`",
+        ),
+        (refused_certificate(18, "self-signed"), "its certificate is not signed by the given keys (self-signed)"),
         (ValueError(""), "no answer"),
         (caused(TimeoutError("x"), socket.gaierror(-2, "Name or service not known")), "the name of its host is not known"),
         (caused(RuntimeError("Nanny failed to start."), ValueError("too many slots")), "too many slots"),
