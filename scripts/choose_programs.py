@@ -1,17 +1,16 @@
 """Find the programs that products by wgmma share, and write them to ptxkit/kernels/gemm/product_programs.json.
 
-    python scripts/choose_programs.py TIMES.jsonl... [--cost 0.005] [--limit 12] [--folds 4] [--dry-run]
+    python scripts/choose_programs.py TIMES.jsonl... [--limit N] [--folds 4] [--dry-run]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, to which ``scripts/fit_products.py``
 has fitted the models. For each of matmul_wgmma and matmul_fused the script searches a set of programs, and a margin by which
-another program must be predicted to be faster to be taken. Written are those with which the products of that kernel in the grid
-of ``ptxkit bench shapes`` need the fewest programs for a type, and the mean regret is at most --cost above that with all
-programs. With --limit, the set with the smallest regret with which the grid needs at most so many is written instead.
+another program must be predicted to be faster to be taken. Written are those with the smallest mean regret with which the
+products of that kernel in the grid of ``ptxkit bench shapes``, of several seeds, need at most --limit programs for a type.
 
 The regret of a case is the time of the tile that the choice takes over that of the fastest measured tile, less 1. The time of a
 tile that was not measured at these sizes is its prediction, times the median of measured over predicted time of the case's
-tiles of the same model. The search adds the program that reduces the mean regret the most, then exchanges one for another while
-that reduces it; cases of the grid without times count with their predictions. With --folds, the fit and the search are repeated
+tiles of the same model. The search adds, omits and exchanges programs at random, with a fixed seed, and keeps what reduces the
+regret, that of the grid by predictions, and the programs above the limit. With --folds, the fit and the search are repeated
 without the cases of a part of the sizes, in which the choice is then judged.
 
 Exceptions are measured cases in which the choice takes more than EXCEPTION over the fastest measured tile: the choice takes
@@ -22,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import math
 import sys
@@ -42,11 +42,13 @@ from ptxkit.kernels.measured import StreamRates, fitted_products
 from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
 from ptxkit.workload import registry
 
-KERNELS = ("matmul_wgmma", "matmul_fused")
-COUNTS = (6, 8, 10, 12, 16, 20)
-MARGINS = (0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-SHOWN = (12, 14, 16, 18, 20, 22)  # limits of which the regret is printed
-MISSING = 3.0  # regret of a case that no program serves
+KERNELS = {"matmul_wgmma": 16, "matmul_fused": 12}
+"""Kernel -> the most programs that the grid may need for a type."""
+SIZES = (20, 28)  # most programs of a set
+MARGINS = (0.07, 0.1)
+SEEDS, UNSEEN = (0, 1, 2), (3, 4)  # of the grids of the search, and of those with which it is checked
+STEPS = 8000
+GRID_WEIGHT, EXCESS = 0.5, 0.02  # of the regret of the grid, and of a program above the limit, in units of mean regret
 EXCEPTION = 0.03  # more than the difference of the same tile between two runs, in nine of ten cases
 NEAR = 2.0  # tiles up to so many times the fastest one calibrate the predictions of a case
 
@@ -56,7 +58,7 @@ class Case:
     """A product with its options, of which the predictions follow from the coefficients, and measured times.
 
     Attributes:
-        file: of the times, "" for a case of the grid. sizes: sizes and options. beside: microseconds of copies of operands.
+        file: of the times, or the seed of the grid. sizes: sizes and options. beside: microseconds of copies of operands.
         models, works: of the options. us: (variant, tile) -> measured time.
     """
 
@@ -115,10 +117,10 @@ def read(path: Path) -> tuple[dict[str, Any], list[Case]]:
     return head, [case for case in cases if case.us]
 
 
-def of_grid(kernel: str, facts: DeviceFacts) -> list[Case]:
-    """The products of the grid, which have no times."""
-    shapes = [shape.workload for shape in grid(0).shapes]
-    return [case_of("", w.on(facts), ()) for w in shapes if w.name == kernel and w.layout == "tn"]
+def of_grid(kernel: str, facts: DeviceFacts, seeds: Sequence[int]) -> list[Case]:
+    """The products of the grids of these seeds, which have no times."""
+    found = ((seed, shape.workload) for seed in seeds for shape in grid(seed).shapes)
+    return [case_of(str(seed), w.on(facts), ()) for seed, w in found if w.name == kernel and w.layout == "tn"]
 
 
 class Choices:
@@ -138,6 +140,15 @@ class Choices:
         self.best = np.array([best for _, best in found])
         self.needed = np.array([[program in bundle for program in self.programs] for bundle in self.bundles])
 
+        self.fastest = self.predicted.argmin(1)
+        self.rows = np.arange(len(self.cases))
+        groups: dict[tuple[str, str], list[int]] = {}
+        for row, case in enumerate(self.cases):
+            if not case.us:
+                groups.setdefault((case.file, case.workload.dtype), []).append(row)
+        self.grids = [np.array(rows) for rows in groups.values()]
+        self.measured = np.array([bool(case.us) for case in self.cases])
+
     @staticmethod
     def _of(case: Case, rates: Mapping[str, StreamRates]) -> tuple[dict[tuple[str, ...], tuple[float, float]], float]:
         predicted = predictions(case, rates)
@@ -156,37 +167,46 @@ class Choices:
                 found[option.programs] = float(value), case.us.get(key, float(value) * factors[name])
         return found, best if case.us else min(us for _, us in found.values())
 
-    def regrets(self, programs: Iterable[int], margin: float) -> Any:
-        """The regret of each case with these programs."""
+    def taken(self, programs: Iterable[int], margin: float) -> Any:
+        """The bundle of each case that the choice takes with these programs."""
         within = np.zeros(len(self.programs), bool)
         within[list(programs)] = True
-        shared = ~(self.needed & ~within).any(1)
-        rows = np.arange(len(self.cases))
-        taken = np.where(shared, self.predicted, np.inf).argmin(1)
-        fastest = self.predicted.argmin(1)
-        slow = self.predicted[rows, taken] > self.predicted[rows, fastest] * (1 + margin)
-        served = np.isfinite(self.predicted[rows, taken]) & shared[taken]
-        taken = np.where(slow & math.isfinite(margin) | (~served & math.isfinite(margin)), fastest, taken)
-        served |= math.isfinite(margin)
-        return np.where(served, np.maximum(self.us[rows, taken] / self.best - 1, 0), MISSING)
+        shared = np.flatnonzero(~(self.needed & ~within).any(1))
+        if not len(shared):
+            return self.fastest
+        best = shared[self.predicted[:, shared].argmin(1)]
+        near = self.predicted[self.rows, best] <= self.predicted[self.rows, self.fastest] * (1 + margin)
+        return np.where(near, best, self.fastest)
 
-    def search(self, count: int) -> frozenset[int]:
-        """At most ``count`` programs with a small mean regret if no others are taken."""
-        moves = [frozenset(map(int, np.flatnonzero(row))) for row in self.needed]
+    def regrets(self, programs: Iterable[int], margin: float) -> Any:
+        """The regret of each case."""
+        return np.maximum(self.us[self.rows, self.taken(programs, margin)] / self.best - 1, 0)
+
+    def most_needed(self, programs: Iterable[int], margin: float) -> int:
+        """The most programs that a type in a grid needs."""
+        taken = self.taken(programs, margin)
+        return max(int(self.needed[taken[rows]].any(0).sum()) for rows in self.grids)
+
+    def cost(self, programs: Iterable[int], margin: float, limit: int) -> float:
+        """What the search reduces."""
+        taken = self.taken(programs, margin)
+        regrets = np.maximum(self.us[self.rows, taken] / self.best - 1, 0)
+        above = [max(0, int(self.needed[taken[rows]].any(0).sum()) - limit) for rows in self.grids]
+        of_grid = regrets[~self.measured].mean() if self.grids else 0.0
+        return float(regrets[self.measured].mean() + GRID_WEIGHT * of_grid + EXCESS * np.mean(above or [0]))
+
+    def search(self, size: int, margin: float, limit: int) -> frozenset[int]:
+        """A set of at most ``size`` programs with a small cost."""
+        rng = np.random.default_rng(size)
         found: frozenset[int] = frozenset()
-
-        def mean(programs: frozenset[int]) -> float:
-            return float(np.minimum(self.regrets(programs, math.inf), MISSING).mean())
-
-        while tried := [found | move for move in moves if not move <= found and len(found | move) <= count]:
-            found = min(tried, key=mean)
-        least = mean(found)
-        while True:
-            exchanged = (found - {old} | {new} for old in found for new in range(len(self.programs)) if new not in found)
-            better = next((each for each in exchanged if mean(each) < least - 1e-6), None)
-            if better is None:
-                return found
-            found, least = better, mean(better)
+        least = self.cost(found, margin, limit)
+        for _ in range(STEPS):
+            kind, added = rng.random(), frozenset({int(rng.integers(len(self.programs)))})
+            omitted = frozenset({int(rng.choice(sorted(found)))}) if found else frozenset()
+            tried = found - omitted | added if kind < 0.6 else found | added if kind < 0.8 else found - omitted
+            if len(tried) <= size and (cost := self.cost(tried, margin, limit)) <= least:
+                found, least = tried, cost
+        return found
 
 
 def predictions(case: Case, rates: Mapping[str, StreamRates]) -> Any:
@@ -198,55 +218,48 @@ def predictions(case: Case, rates: Mapping[str, StreamRates]) -> Any:
     return found + case.beside
 
 
-def taken(case: Case, rates: Mapping[str, StreamRates], shared: SharedPrograms) -> Option:
-    """What the choice takes for a case."""
-    options = [
-        Option(o.variant, o.tile, float(us), o.programs)
-        for o, us in zip(case.options, predictions(case, rates), strict=True)
-    ]
-    return shared.best(options)
-
-
-def needed(grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> int:
-    """The most programs that the cases of a type in the grid need."""
-    by_type: dict[str, set[str]] = {}
-    for case in grid_cases:
-        by_type.setdefault(case.workload.dtype, set()).update(taken(case, rates, shared).programs)
-    return max(map(len, by_type.values()))
-
-
 @dataclass(frozen=True)
 class Found:
-    """Programs, what the grid needs with them for a type, and the mean regret."""
+    """Programs, what the grid needs with them for a type, and the mean regrets of the measured cases and of the grid."""
 
     shared: SharedPrograms
     needed: int
     regret: float
+    of_grid: float
+
+    @property
+    def weighted(self) -> float:
+        """The regret that decides."""
+        return self.regret + GRID_WEIGHT * self.of_grid
 
 
-def searched(cases: Sequence[Case], grid_cases: Sequence[Case], rates: Mapping[str, StreamRates]) -> list[Found]:
-    """The sets of programs that the search finds, with each margin."""
-    measured, both = Choices(cases, rates), Choices([*cases, *grid_cases], rates)
+def searched(
+    cases: Sequence[Case], grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], limit: int
+) -> list[Found]:
+    """The sets of programs that the search finds, for each size and margin."""
+    choices = Choices([*cases, *grid_cases], rates)
     found = []
-    for count in COUNTS:
-        programs = frozenset(both.programs[i] for i in both.search(count))
-        within = [i for i, program in enumerate(measured.programs) if program in programs]
-        for margin in MARGINS:
-            shared = SharedPrograms(programs, margin)
-            regret = float(measured.regrets(within, margin).mean())
-            found.append(Found(shared, needed(grid_cases, rates, shared), regret))
+    for size, margin in itertools.product(SIZES, MARGINS):
+        programs = choices.search(size, margin, limit)
+        regret = choices.regrets(programs, margin)
+        means = float(regret[choices.measured].mean()), float(regret[~choices.measured].mean())
+        shared = SharedPrograms(frozenset(choices.programs[i] for i in programs), margin)
+        found.append(Found(shared, choices.most_needed(programs, margin), *means))
     return found
 
 
-def best(found: Sequence[Found], every: float, cost: float, limit: int | None) -> Found:
-    """The fewest programs whose regret is at most ``cost`` above ``every``, or the least regret with at most ``limit``."""
-    if limit is not None:
-        within = [each for each in found if each.needed <= limit]
-        if not within:
-            raise PtxkitError(f"no set of programs with which the grid needs at most {limit} was found")
-        return min(within, key=lambda each: (each.regret, each.needed))
-    cheap = [each for each in found if each.regret <= every + cost]
-    return min(cheap or found, key=lambda each: (each.needed, each.regret))
+def best(found: Sequence[Found], limit: int) -> Found:
+    """The least regret with at most ``limit`` programs, or, where there is none, the fewest programs."""
+    within = [each for each in found if each.needed <= limit]
+    if within:
+        return min(within, key=lambda each: (each.weighted, each.needed))
+    return min(found, key=lambda each: (each.needed, each.weighted))
+
+
+def needed(grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> int:
+    """The most programs that the cases of a type in a grid need."""
+    choices = Choices(grid_cases, rates)
+    return choices.most_needed([i for i, p in enumerate(choices.programs) if p in shared.programs], shared.margin)
 
 
 def regrets(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> Any:
@@ -256,7 +269,7 @@ def regrets(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: Sha
 
 
 def held_out(
-    rows: Sequence[Any], cases: Sequence[Case], grid_cases: Sequence[Case], folds: int, cost: float, limit: int | None
+    rows: Sequence[Any], cases: Sequence[Case], grid_cases: Sequence[Case], folds: int, limit: int
 ) -> tuple[Any, Any]:
     """The regrets by a fit and a search without the cases of the same sizes; with the shared programs, and with all."""
     sizes = sorted({case.sizes for case in cases})
@@ -265,8 +278,7 @@ def held_out(
         out = set(sizes[fold::folds])
         rates = fit_products.best_of([row for row in rows if row.case[2] not in out], 1, 20000).models
         kept, rest = ([case for case in cases if (case.sizes in out) == left] for left in (False, True))
-        all_programs = float(regrets(kept, rates, SharedPrograms()).mean())
-        found = best(searched(kept, grid_cases, rates), all_programs, cost, limit)
+        found = best(searched(kept, grid_cases, rates, limit), limit)
         shared.append(regrets(rest, rates, found.shared))
         every.append(regrets(rest, rates, SharedPrograms()))
     return np.concatenate(shared), np.concatenate(every)
@@ -304,7 +316,6 @@ def with_exceptions(cases: Sequence[Case], found: Any, excepted: Sequence[Mappin
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
-    parser.add_argument("--cost", type=float, default=0.005, metavar="X", help="let the mean regret grow by at most X")
     parser.add_argument("--limit", type=int, metavar="N", help="let the grid need at most N programs for a type")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="also search N times without a part of the cases")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
@@ -322,22 +333,25 @@ def main(arguments: Sequence[str]) -> int:
         }
         for kernel in KERNELS:
             cases = [case for _, of_file in files for case in of_file if case.kernel == kernel]
-            on_grid = of_grid(kernel, facts)
+            limit = given.limit or KERNELS[kernel]
+            on_grid, unseen = of_grid(kernel, facts, SEEDS), of_grid(kernel, facts, UNSEEN)
             every = regrets(cases, rates, SharedPrograms())
-            sets = searched(cases, on_grid, rates)
-            shared = best(sets, float(every.mean()), given.cost, given.limit).shared
+            sets = searched(cases, on_grid, rates, limit)
+            shared = best(sets, limit).shared
+            for each in sets:
+                print(f"  {len(each.shared.programs)} programs, margin {each.shared.margin:.0%}: ", end="")
+                print(f"the grid needs at most {each.needed} for a type,", end=" ")
+                print(f"mean regret {each.regret:.1%}, of the grid by predictions {each.of_grid:.1%}")
             print(f"{kernel}: {len(shared.programs)} programs, margin {shared.margin:.0%}; the grid needs at most", end=" ")
-            print(f"{needed(on_grid, rates, shared)} for a type, without them {needed(on_grid, rates, SharedPrograms())}")
-            for limit in SHOWN:
-                least = min((each.regret for each in sets if each.needed <= limit), default=math.nan)
-                print(f"  at most {limit} programs: mean regret {least:.1%}")
+            print(f"{needed(on_grid, rates, shared)} for a type, of other seeds {needed(unseen, rates, shared)}", end=" ")
+            print(f"(without a set {needed([*on_grid, *unseen], rates, SharedPrograms())})")
             found = regrets(cases, rates, shared)
             excepted = exceptions(cases, rates, shared)
             print(summary("  all programs", every))
             print(summary("  shared programs", found))
             print(summary(f"  with {len(excepted)} exceptions", with_exceptions(cases, found, excepted)))
             if given.folds > 1:
-                out, others = held_out(rows, cases, on_grid, given.folds, given.cost, given.limit)
+                out, others = held_out(rows, cases, on_grid, given.folds, limit)
                 print(summary(f"  all programs, without the case in the fit ({given.folds} folds)", others))
                 print(summary("  shared programs, without the case in fit and search", out))
             written["kernels"][kernel] = {"margin": shared.margin, "programs": sorted(shared.programs)}

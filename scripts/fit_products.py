@@ -5,7 +5,9 @@
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``; step 14 and
-``cluster_k``, which are chosen from the first fit with times of them on. Minimized is the sum of
+``cluster_k``; step 15 and ``multicast``. The last two are chosen from the first fit with times of them on.
+
+Minimized is the sum of
 
 - the mean of |log(predicted / measured)|, where slow tiles count less, by the square of the fastest time of their case over
   theirs, and cases with many tiles less for each of them;
@@ -29,7 +31,16 @@ from typing import Any
 import numpy as np
 
 from ptxkit.errors import PtxkitError
-from ptxkit.kernels.gemm import cluster_k, fused_tiles, stream_k, stream_model, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import (
+    cluster_k,
+    fused_tiles,
+    multicast,
+    stream_k,
+    stream_model,
+    swapped,
+    unaligned,
+    wgmma_tiles,
+)
 from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates
 from ptxkit.targets.gpus import facts_of, find_gpu
@@ -45,7 +56,7 @@ LIMITS = {
     "latency_us": (0.8, 4.0),
     "hit_us": (0.3, 1.5),
 }
-MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k")  # the last one may have no times
+MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast")  # the last two may have no times
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -89,6 +100,8 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
     if w.name == "matmul_fused":
         if variant == "cluster_k":
             return "cluster_k", cluster_k.stream_work(w, t, w.itemsize, w.batch)
+        if variant == "multicast":
+            return "multicast", multicast.stream_work(w, t, w.itemsize, w.batch)
         if variant == "stream_k":
             return "stream_k", stream_k.stream_work(w, t, w.itemsize, w.batch)
         return ("products", wgmma_tiles.stream_work(fused_tiles.alike(w), t)) if variant == "fused" else None
@@ -100,6 +113,8 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return "swapped", swapped.stream_work(w, t)
     if variant == "step14_cluster_k":
         return "cluster_k", cluster_k.stream_work(w, t)
+    if variant == "step15_multicast":
+        return "multicast", multicast.stream_work(w, t)
     return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 

@@ -4,8 +4,9 @@
 //
 // Each of the steps adds one idea to the step before; docs/gemm.md has the measurements. Step 9, for few rows of a, is
 // in matmul_swapped.cu, step 10, for a long k with a small c, in matmul_split_k.cu, steps 11 and 12, for rows of any
-// number of bytes, in matmul_unaligned.cu, step 13, with tiles as wide as the GPU needs, in matmul_stream_k.cu, and
-// step 14, whose clusters divide k, in matmul_cluster_k.cu.
+// number of bytes, in matmul_unaligned.cu, step 13, with tiles as wide as the GPU needs, in matmul_stream_k.cu,
+// step 14, whose clusters divide k, in matmul_cluster_k.cu, and step 15, whose clusters load both operands for each
+// other, in matmul_multicast.cu.
 //
 // 1. `matmul_tma`, 64 x 64 tiles: TMA loads a tile of a and b, then the warpgroup multiplies it. Loads and products do
 //     not overlap.

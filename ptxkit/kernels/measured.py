@@ -211,7 +211,8 @@ class Measured:
         elementwise, rows: see there.
         gradients: the first suitable entry counts.
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
-        cluster_k: of those whose clusters divide k; None before they were measured.
+        cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
+            None before they were measured.
         products: of the others by wgmma. unaligned: of those whose results, or also operands, TMA does not copy.
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
             sizes for which these are all SMs.
@@ -241,6 +242,7 @@ class Measured:
     copy_gbs: float
     magnitudes_us: Mapping[str, tuple[float, float]]
     cluster_k: StreamRates | None = None
+    multicast: StreamRates | None = None
 
 
 def _gradient_tiles() -> tuple[GradientTile, ...]:

@@ -15,7 +15,9 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
-OTHERS = ("step10_split_k", "step11_unaligned", "step12_aligned_copy", "step14_cluster_k")  # which have tests of their own
+OTHERS = (  # which have tests of their own
+    *("step10_split_k", "step11_unaligned", "step12_aligned_copy", "step14_cluster_k", "step15_multicast"),
+)
 WGMMA = [name for name in MatmulWgmma.variants() if name not in OTHERS]
 MMA = list(MatmulMma.variants())
 STEPS = [("matmul_wgmma", name) for name in WGMMA] + [("matmul_mma", name) for name in MMA]

@@ -141,8 +141,9 @@ UNMEASURED = [MatmulWgmma(333, 3584, 3584), MatmulWgmma(128, 5376, 3584), Matmul
 
 
 @pytest.mark.parametrize("workload", UNMEASURED, ids=str)
-def test_it_is_not_chosen_before_it_was_measured(workload):
-    facts = reference_facts("sm_90a")
+def test_it_is_not_chosen_before_it_was_measured(workload, monkeypatch):
+    h200, facts = measurements.H200, reference_facts("sm_90a")
+    monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: replace(h200, cluster_k=None)})
     choice = choose(workload.on(facts), target=SM_90A)
     assert not choice.variant.endswith("cluster_k")
     assert any(o.name.endswith("cluster_k") and o.objection == "no times of it were measured" for o in choice.candidates)
@@ -151,7 +152,8 @@ def test_it_is_not_chosen_before_it_was_measured(workload):
 @pytest.mark.parametrize("workload", [MatmulWgmma(336, 3584, 3584), MatmulFused(336, 3584, 3584)], ids=str)
 def test_it_is_chosen_where_its_fitted_model_is_the_fastest(workload, monkeypatch):
     h200 = measurements.H200
-    entry = replace(h200, cluster_k=replace(h200.stream_k, column_us=1e-4, latency_us=0.1, hit_us=0.1, shared_gbs=1e6))
+    fast = replace(h200.stream_k, column_us=1e-4, latency_us=0.1, hit_us=0.1, shared_gbs=1e6)
+    entry = replace(h200, cluster_k=fast, multicast=None)
     monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: entry})
     choice = choose(workload.on(reference_facts("sm_90a")), target=SM_90A)
     assert choice.variant.endswith("cluster_k")

@@ -13,7 +13,7 @@ from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels.gemm import fused_tiles, steps, stream_k
+from ptxkit.kernels.gemm import fused_tiles, steps
 from ptxkit.kernels.gemm.matmul_fused import TYPES, MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -31,9 +31,9 @@ CALL = "{ S d[N / 2]; WgmmaOf<T>::multiply<Operands<>>(d, a, b, true); x[N] = d[
 
 
 @pytest.mark.parametrize("kind", DTYPES.values())
-def test_the_sources_wrap_the_instructions_of_all_columns_of_tiles(kind):
+def test_the_sources_wrap_the_instructions_of_all_columns(kind):
     sums = "int" if kind == "s8" else "float"
-    columns = [n for n in sorted(stream_k.COLUMNS) if n in columns_of(kind)]
+    columns = columns_of(kind)
     calls = "\n".join(CALL.replace("N", str(n)).replace("S", sums).replace("T>", f"{TYPES[kind]}>") for n in columns)
     source = (
         '#include "ptxkit/gemm/wgmma_types.cuh"\nusing namespace ptxkit;\n'
@@ -65,7 +65,7 @@ def test_the_kernel_accepts_what_the_choice_considers(dtype, m, n, k, sms, batch
             variant = workload.variant(option.variant)
             tile = {name: value for name, value in option.tile.items() if name in variant.tile}
             assert variant.constraint(workload, Tile(tile)) is True, (option.variant, tile)
-            assert tile.get("COLUMNS", 8) in columns_of(workload.kind)
+            assert tile.get("COLUMNS", tile.get("TOKENS", 8)) in columns_of(workload.kind)
         taken = workload.variant(choice.taken.variant)
         chosen = taken.select_tile(workload, SM_90A, {k: v for k, v in choice.taken.tile.items() if k in taken.tile})
         assert chosen == next(iter(taken.tiles(workload)))

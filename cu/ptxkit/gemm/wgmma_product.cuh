@@ -19,6 +19,7 @@
 #include "ptxkit/gemm/wgmma_sums.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/cluster.cuh"
+#include "ptxkit/ptx/integer.cuh"
 #include "ptxkit/ptx/matrix.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/tensor_map.cuh"
@@ -287,7 +288,14 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
 
     const unsigned tile_rows = (m - 1) / (BM * CLUSTER_M) + 1, tile_cols = (n - 1) / (COLS * CLUSTER_N) + 1;
     const unsigned tiles = tile_rows * tile_cols * parts, steps = (k - 1) / BK + 1;
-    auto work = [&](unsigned tile) { return WgmmaWork::at<GROUP, BATCHED>(tile, tile_rows, tile_cols, steps, parts); };
+    auto work = [&](unsigned tile) {
+        if constexpr (ROWS * BN > 256) {  // 192 sums leave no registers for both numbers of tiles, which are computed again
+            const unsigned rows = optimization_barrier(unsigned(m)), cols = optimization_barrier(unsigned(n));
+            return WgmmaWork::at<GROUP, BATCHED>(tile, (rows - 1) / (BM * CLUSTER_M) + 1, (cols - 1) / (COLS * CLUSTER_N) + 1,
+                                                 steps, parts);
+        }
+        return WgmmaWork::at<GROUP, BATCHED>(tile, tile_rows, tile_cols, steps, parts);
+    };
     Ring<STAGES> at;
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<PRODUCER_REGISTERS>();

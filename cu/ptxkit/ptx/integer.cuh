@@ -5,6 +5,12 @@
 
 namespace ptxkit {
 
+// No instruction. The compiler does not know the value of the result, so that it computes what depends on it where it is used.
+__device__ __forceinline__ unsigned optimization_barrier(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // mul.wide: the 64-bit product of two 32-bit numbers. In CUDA C++ this is a multiplication of 64-bit operands, for
 // which ptxas also multiplies and adds the upper halves, which are zero.
 __device__ __forceinline__ unsigned long long mul_wide_u32(unsigned a, unsigned b) {

@@ -54,12 +54,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n56k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n72k32_f32_e4m3_e4m3(
+    float (&d)[36], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %38, 0; wgmma.mma_async.sync.aligned.m64n72k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R36 "}, %36, %37, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D4(32)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n80k32_f32_e4m3_e4m3(
     float (&d)[40], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R40 "}, %40, %41, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D8(32)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n88k32_f32_e4m3_e4m3(
+    float (&d)[44], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %46, 0; wgmma.mma_async.sync.aligned.m64n88k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R44 "}, %44, %45, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D8(32), PTXKIT_D4(40)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -78,12 +102,48 @@ __device__ __forceinline__ void wgmma_mma_async_m64n96k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n104k32_f32_e4m3_e4m3(
+    float (&d)[52], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %54, 0; wgmma.mma_async.sync.aligned.m64n104k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R52 "}, %52, %53, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D4(48)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n112k32_f32_e4m3_e4m3(
     float (&d)[56], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %58, 0; wgmma.mma_async.sync.aligned.m64n112k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R56 "}, %56, %57, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D8(48)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n120k32_f32_e4m3_e4m3(
+    float (&d)[60], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %62, 0; wgmma.mma_async.sync.aligned.m64n120k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R60 "}, %60, %61, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D8(48), PTXKIT_D4(56)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n136k32_f32_e4m3_e4m3(
+    float (&d)[68], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %70, 0; wgmma.mma_async.sync.aligned.m64n136k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R68 "}, %68, %69, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D4(64)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -102,12 +162,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n144k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n152k32_f32_e4m3_e4m3(
+    float (&d)[76], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %78, 0; wgmma.mma_async.sync.aligned.m64n152k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R76 "}, %76, %77, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D8(64), PTXKIT_D4(72)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n160k32_f32_e4m3_e4m3(
     float (&d)[80], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R80 "}, %80, %81, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n168k32_f32_e4m3_e4m3(
+    float (&d)[84], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %86, 0; wgmma.mma_async.sync.aligned.m64n168k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R84 "}, %84, %85, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64), PTXKIT_D4(80)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -126,12 +210,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n176k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n184k32_f32_e4m3_e4m3(
+    float (&d)[92], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %94, 0; wgmma.mma_async.sync.aligned.m64n184k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R92 "}, %92, %93, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64), PTXKIT_D8(80), PTXKIT_D4(88)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n192k32_f32_e4m3_e4m3(
     float (&d)[96], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R96 "}, %96, %97, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n200k32_f32_e4m3_e4m3(
+    float (&d)[100], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %102, 0; wgmma.mma_async.sync.aligned.m64n200k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R100 "}, %100, %101, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D4(96)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -150,6 +258,18 @@ __device__ __forceinline__ void wgmma_mma_async_m64n208k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n216k32_f32_e4m3_e4m3(
+    float (&d)[108], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %110, 0; wgmma.mma_async.sync.aligned.m64n216k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R108 "}, %108, %109, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D8(96), PTXKIT_D4(104)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(
     float (&d)[112], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
@@ -162,12 +282,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n232k32_f32_e4m3_e4m3(
+    float (&d)[116], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %118, 0; wgmma.mma_async.sync.aligned.m64n232k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R116 "}, %116, %117, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D4(112)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n240k32_f32_e4m3_e4m3(
     float (&d)[120], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %122, 0; wgmma.mma_async.sync.aligned.m64n240k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R120 "}, %120, %121, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D8(112)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n248k32_f32_e4m3_e4m3(
+    float (&d)[124], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %126, 0; wgmma.mma_async.sync.aligned.m64n248k32.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R124 "}, %124, %125, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D8(112), PTXKIT_D4(120)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -192,45 +336,93 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[28], unsigned long long a,
                                         bool accumulate) {
     wgmma_mma_async_m64n56k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[36], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n72k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[40], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n80k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[44], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n88k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[48], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n96k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[52], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n104k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[56], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n112k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[60], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n120k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[68], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n136k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[72], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n144k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[76], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n152k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[80], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n160k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[84], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n168k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[88], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n176k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[92], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n184k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[96], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n192k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[100], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n200k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[104], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n208k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[108], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n216k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[112], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n224k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[116], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n232k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[120], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n240k32_f32_e4m3_e4m3(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[124], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n248k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
 
 }  // namespace ptxkit

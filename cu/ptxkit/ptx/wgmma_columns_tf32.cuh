@@ -90,12 +90,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n56k8_f32_tf32_tf32(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n72k8_f32_tf32_tf32(
+    float (&d)[36], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %38, 0; wgmma.mma_async.sync.aligned.m64n72k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R36 "}, %36, %37, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D4(32)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n80k8_f32_tf32_tf32(
     float (&d)[40], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k8.f32.tf32.tf32 "
                  "{" PTXKIT_R40 "}, %40, %41, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D8(32)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n88k8_f32_tf32_tf32(
+    float (&d)[44], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %46, 0; wgmma.mma_async.sync.aligned.m64n88k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R44 "}, %44, %45, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D8(32), PTXKIT_D4(40)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -114,12 +138,48 @@ __device__ __forceinline__ void wgmma_mma_async_m64n96k8_f32_tf32_tf32(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n104k8_f32_tf32_tf32(
+    float (&d)[52], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %54, 0; wgmma.mma_async.sync.aligned.m64n104k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R52 "}, %52, %53, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D4(48)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n112k8_f32_tf32_tf32(
     float (&d)[56], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %58, 0; wgmma.mma_async.sync.aligned.m64n112k8.f32.tf32.tf32 "
                  "{" PTXKIT_R56 "}, %56, %57, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D8(48)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n120k8_f32_tf32_tf32(
+    float (&d)[60], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %62, 0; wgmma.mma_async.sync.aligned.m64n120k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R60 "}, %60, %61, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D16(32), PTXKIT_D8(48), PTXKIT_D4(56)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n136k8_f32_tf32_tf32(
+    float (&d)[68], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %70, 0; wgmma.mma_async.sync.aligned.m64n136k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R68 "}, %68, %69, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D4(64)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -138,12 +198,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n144k8_f32_tf32_tf32(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n152k8_f32_tf32_tf32(
+    float (&d)[76], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %78, 0; wgmma.mma_async.sync.aligned.m64n152k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R76 "}, %76, %77, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D8(64), PTXKIT_D4(72)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n160k8_f32_tf32_tf32(
     float (&d)[80], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k8.f32.tf32.tf32 "
                  "{" PTXKIT_R80 "}, %80, %81, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n168k8_f32_tf32_tf32(
+    float (&d)[84], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %86, 0; wgmma.mma_async.sync.aligned.m64n168k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R84 "}, %84, %85, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64), PTXKIT_D4(80)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -162,12 +246,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n176k8_f32_tf32_tf32(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n184k8_f32_tf32_tf32(
+    float (&d)[92], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %94, 0; wgmma.mma_async.sync.aligned.m64n184k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R92 "}, %92, %93, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D16(64), PTXKIT_D8(80), PTXKIT_D4(88)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n192k8_f32_tf32_tf32(
     float (&d)[96], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k8.f32.tf32.tf32 "
                  "{" PTXKIT_R96 "}, %96, %97, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n200k8_f32_tf32_tf32(
+    float (&d)[100], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %102, 0; wgmma.mma_async.sync.aligned.m64n200k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R100 "}, %100, %101, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D4(96)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -186,6 +294,18 @@ __device__ __forceinline__ void wgmma_mma_async_m64n208k8_f32_tf32_tf32(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n216k8_f32_tf32_tf32(
+    float (&d)[108], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %110, 0; wgmma.mma_async.sync.aligned.m64n216k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R108 "}, %108, %109, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D8(96), PTXKIT_D4(104)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n224k8_f32_tf32_tf32(
     float (&d)[112], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
@@ -198,12 +318,36 @@ __device__ __forceinline__ void wgmma_mma_async_m64n224k8_f32_tf32_tf32(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_m64n232k8_f32_tf32_tf32(
+    float (&d)[116], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %118, 0; wgmma.mma_async.sync.aligned.m64n232k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R116 "}, %116, %117, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D4(112)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_m64n240k8_f32_tf32_tf32(
     float (&d)[120], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %122, 0; wgmma.mma_async.sync.aligned.m64n240k8.f32.tf32.tf32 "
                  "{" PTXKIT_R120 "}, %120, %121, p, 1, 1;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D8(112)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
+#endif
+}
+
+__device__ __forceinline__ void wgmma_mma_async_m64n248k8_f32_tf32_tf32(
+    float (&d)[124], unsigned long long a, unsigned long long b, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %126, 0; wgmma.mma_async.sync.aligned.m64n248k8.f32.tf32.tf32 "
+                 "{" PTXKIT_R124 "}, %124, %125, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D16(96), PTXKIT_D8(112), PTXKIT_D4(120)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
@@ -240,45 +384,93 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[28], unsigned long long a,
                                         bool accumulate) {
     wgmma_mma_async_m64n56k8_f32_tf32_tf32(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_tf32(float (&d)[36], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n72k8_f32_tf32_tf32(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_tf32(float (&d)[40], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n80k8_f32_tf32_tf32(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[44], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n88k8_f32_tf32_tf32(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_tf32(float (&d)[48], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n96k8_f32_tf32_tf32(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_tf32(float (&d)[52], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n104k8_f32_tf32_tf32(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_tf32(float (&d)[56], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n112k8_f32_tf32_tf32(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[60], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n120k8_f32_tf32_tf32(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[68], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n136k8_f32_tf32_tf32(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_tf32(float (&d)[72], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n144k8_f32_tf32_tf32(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_tf32(float (&d)[76], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n152k8_f32_tf32_tf32(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_tf32(float (&d)[80], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n160k8_f32_tf32_tf32(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[84], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n168k8_f32_tf32_tf32(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_tf32(float (&d)[88], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n176k8_f32_tf32_tf32(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_tf32(float (&d)[92], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n184k8_f32_tf32_tf32(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_tf32(float (&d)[96], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n192k8_f32_tf32_tf32(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[100], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n200k8_f32_tf32_tf32(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_tf32(float (&d)[104], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n208k8_f32_tf32_tf32(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_tf32(float (&d)[108], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n216k8_f32_tf32_tf32(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_tf32(float (&d)[112], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n224k8_f32_tf32_tf32(d, a, b, accumulate);
 }
+__device__ __forceinline__ void wgmma_tf32(float (&d)[116], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n232k8_f32_tf32_tf32(d, a, b, accumulate);
+}
 __device__ __forceinline__ void wgmma_tf32(float (&d)[120], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n240k8_f32_tf32_tf32(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[124], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n248k8_f32_tf32_tf32(d, a, b, accumulate);
 }
 
 }  // namespace ptxkit

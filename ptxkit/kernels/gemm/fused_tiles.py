@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from ptxkit import Tile, cdiv
-from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, programs, stream_k, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, multicast, programs, stream_k, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, STAGED, MatmulWgmma
 from ptxkit.kernels.gemm.product import Layout
 from ptxkit.kernels.gemm.programs import Choice, Option, program
@@ -88,8 +88,13 @@ def usable_clusters(w: Fused, t: Tile) -> bool | str:
     return cluster_k.usable(w, t, w.itemsize)
 
 
+def usable_multicast(w: Fused, t: Tile) -> bool | str:
+    """The constraint of ``multicast``."""
+    return multicast.usable(w, t, w.itemsize)
+
+
 def options(w: Fused) -> Iterator[Option]:
-    """The tiles of all variants that may be the fastest; those of ``cluster_k`` as soon as there are times of it."""
+    """The tiles of all variants that may be the fastest; those of ``cluster_k`` and ``multicast`` once there are times."""
     like = alike(w)
     for t in wgmma_tiles.candidates(like):
         if usable(w, tile := Tile(t)) is True:
@@ -103,12 +108,20 @@ def options(w: Fused) -> Iterator[Option]:
         for t in cluster_k.candidates(w, w.itemsize, w.batch):
             predicted_us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("cluster_k", t, predicted_us, (program("cluster_k", t),))
+    if measured(w.device).multicast is not None:
+        for t in multicast.candidates(w, w.itemsize, w.batch):
+            predicted_us = multicast.predicted_us(w, t, w.itemsize, w.batch)
+            yield Option("multicast", t, predicted_us, (program("multicast", t),))
 
 
 @cached_per_device
 def choice(w: Fused) -> Choice:
     """The variant and the tile that are taken, and the predicted times of all variants."""
     return Choice.of(w, options(w))
+
+
+ASKED_FOR = {"stream_k": stream_k.preferred, "cluster_k": cluster_k.preferred, "multicast": multicast.preferred}
+"""The tiles of a variant for products for which it is not considered."""
 
 
 def tiles_of(name: str) -> Callable[[Fused], Iterator[Mapping[str, Any]]]:
@@ -119,7 +132,7 @@ def tiles_of(name: str) -> Callable[[Fused], Iterator[Mapping[str, Any]]]:
         if name in found.times:
             yield from found.tiles(name, lambda: options(w))
         else:
-            yield from cluster_k.preferred(w, w.itemsize, w.batch)
+            yield from ASKED_FOR[name](w, w.itemsize, w.batch)
 
     return tiles
 
@@ -130,6 +143,6 @@ def slower(w: Fused, name: str) -> str | None:
     if found.taken.variant == name:
         return None
     if name not in found.times:
-        unmeasured = measured(w.device).cluster_k is None
-        return "no times of it were measured" if unmeasured else "no tile divides k of these sizes"
+        rates = {"cluster_k": measured(w.device).cluster_k, "multicast": measured(w.device).multicast}
+        return "no times of it were measured" if rates.get(name) is None else "no tile of it is for products of these sizes"
     return programs.objection(found.times[name], found.taken.variant, found.taken.predicted_us)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, stream_k
+from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, multicast, stream_k
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.workload.inputs import dtype_of
@@ -400,6 +400,32 @@ class MatmulFused(HasLayout, Workload):
         )
         return [launch]
 
+    def loaded_by_clusters(self, t: Tile) -> list[Launch]:
+        """A launch of ``matmul_fused_multicast``."""
+        operands, pitch, (from_a, from_b) = self.operands, self.pitches[2], multicast.loaded_rows(t)
+        launch = Launch(
+            "matmul_fused_multicast",
+            self.batch * multicast.clusters(self, t) * multicast.cluster(t),
+            multicast.threads(t) + 32,
+            (
+                self.map("a", 0, operands.A_MAJOR, from_a),
+                self.map("b", 1, operands.B_MAJOR, from_b),
+                *("c", *self.pointers(*self.parts), self.m, self.n, pitch, self.m * pitch),
+                *multicast.arguments(self, t, self.itemsize),
+            ),
+            shared=multicast.shared_bytes(self, t, self.itemsize),
+            cluster=multicast.cluster(t) if multicast.cluster(t) > 1 else None,
+            template=(
+                multicast.MulticastTile.of(t),
+                TYPES[self.kind],
+                TYPES[self.output_kind],
+                operands,
+                sum(PARTS[name] for name in self.parts),
+                ACTIVATIONS[self.activation],
+            ),
+        )
+        return [launch]
+
     def map(self, name: str, index: int, mn_major: int, rows: int) -> TensorMap:
         """The tensor map of a or b, for copies of ``rows`` rows of a tile, or of blocks of 64 rows of an MN-major one."""
         stored, pitch = self.stored(self.m, self.n, self.k)[index], self.pitches[index]
@@ -483,3 +509,15 @@ class MatmulFused(HasLayout, Workload):
     def cluster_k(self, t: Tile) -> list[Launch]:
         """For a small c: CTAs of a cluster multiply parts of k, and add their sums through distributed shared memory."""
         return self.divided_products(t)
+
+    @variant(
+        requires=REQUIRES,
+        source="matmul_fused_multicast.cu",
+        tile=multicast.SPACE,
+        constraint=fused_tiles.usable_multicast,
+        prefer=fused_tiles.tiles_of("multicast"),
+        slower=lambda w: fused_tiles.slower(w, "multicast"),
+    )
+    def multicast(self, t: Tile) -> list[Launch]:
+        """For up to some hundred rows of a: tiles with any multiple of 8 of them, and both operands loaded for a cluster."""
+        return self.loaded_by_clusters(t)

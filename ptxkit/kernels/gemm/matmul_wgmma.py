@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in fourteen steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in fifteen steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm import cluster_k, steps, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, multicast, steps, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
@@ -214,7 +214,7 @@ def full(t: Tile) -> Tile:
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the steps that read and write all matrices by TMA."""
     reason = unaligned.needed(w)
-    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 14 compute such products"
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 15 compute such products"
 
 
 def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
@@ -374,13 +374,33 @@ def divided_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
     return [*unaligned.copying(w, copies), multiply]
 
 
+def loaded_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
+    """A launch of ``matmul_multicast``, after copies for TMA."""
+    operands, copies = Operands.of(w), unaligned.copies(w)
+    c, bias, m, n, _, *others = w.scalars
+    multiply = Launch(
+        "matmul_multicast",
+        multicast.clusters(w, t) * multicast.cluster(t),
+        multicast.threads(t) + 32,
+        (
+            *(unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", *multicast.loaded_rows(t))),
+            *(c, bias, m, n, *others),
+            *multicast.arguments(w, t),
+        ),
+        shared=multicast.shared_bytes(w, t),
+        cluster=multicast.cluster(t) if multicast.cluster(t) > 1 else None,
+        template=(multicast.MulticastTile.of(t), w.cu_type, operands, w.epilogue_bits, unaligned.stores_pairs(w)),
+    )
+    return [*unaligned.copying(w, copies), multiply]
+
+
 def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the variant in PTX."""
     return "the PTX kernel reads and writes contiguous matrices" if w.pitched else without_epilogue(w, t)
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in fourteen steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in fifteen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -580,6 +600,18 @@ class MatmulWgmma(Matmul):
     def step14_cluster_k(self, t: Tile) -> list[Launch]:
         """For a small c: CTAs of a cluster multiply parts of k, and add their sums through distributed shared memory."""
         return divided_by_clusters(self, t)
+
+    @variant(
+        requires=REQUIRES,
+        source=multicast.SOURCE,
+        tile=multicast.SPACE,
+        constraint=multicast.usable,
+        prefer=steps.preferred(15),
+        slower=lambda w: steps.slower(w, 15),
+    )
+    def step15_multicast(self, t: Tile) -> list[Launch]:
+        """For up to some hundred rows of a: tiles with any multiple of 8 of them, and both operands loaded for a cluster."""
+        return loaded_by_clusters(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:

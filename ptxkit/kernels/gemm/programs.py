@@ -22,6 +22,7 @@ FILE = Path(__file__).parent / "product_programs.json"
 
 STEP_8 = ("BM", "BN", "CONSUMERS", "STAGES", "CLUSTER_M", "CLUSTER_N")
 STREAM_K = ("CONSUMERS", "ROWS", "COLUMNS")
+MULTICAST = ("CONSUMERS", "ROWS", "TOKENS")
 TEMPLATES = {
     "step8_tma_store": ("step8", STEP_8),
     "fused": ("step8", STEP_8),
@@ -33,6 +34,8 @@ TEMPLATES = {
     "stream_k": ("step13", STREAM_K),
     "step14_cluster_k": ("step14", STREAM_K),
     "cluster_k": ("step14", STREAM_K),
+    "step15_multicast": ("step15", MULTICAST),
+    "multicast": ("step15", MULTICAST),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
 COPIES = "align_rows"

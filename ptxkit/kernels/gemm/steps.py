@@ -2,7 +2,7 @@
 
 All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own. The step and the tile with
 the smallest predicted time are taken, or those of a shared program that are nearly as fast, or a measured exception
-(:mod:`ptxkit.kernels.gemm.programs`). Step 14 is left out until there are times of it.
+(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 and 15 are left out until there are times of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.kernels.gemm import cluster_k, programs, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, multicast, programs, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.programs import COPIES, Choice, Option
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
@@ -33,6 +33,7 @@ NAMES = {
     12: "step12_aligned_copy",
     13: "step13_stream_k",
     14: "step14_cluster_k",
+    15: "step15_multicast",
 }
 
 
@@ -75,6 +76,11 @@ def _clusters(w: Matmul) -> Tiles:
         yield from ((t, cluster_k.predicted_us(w, t)) for t in cluster_k.candidates(w))
 
 
+def _multicast(w: Matmul) -> Tiles:
+    if measured(w.device).multicast is not None:
+        yield from ((t, multicast.predicted_us(w, t)) for t in multicast.candidates(w))
+
+
 TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
@@ -83,6 +89,7 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     12: _copied,
     13: _shares,
     14: _clusters,
+    15: _multicast,
 }
 ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     8: wgmma_tiles.preferred,
@@ -92,6 +99,7 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     12: unaligned.preferred,
     13: stream_k.preferred,
     14: cluster_k.preferred,
+    15: multicast.preferred,
 }
 """The tiles of a step for products for which it is not considered."""
 
@@ -135,7 +143,8 @@ def slower(w: Matmul, step: int) -> str | None:
     fastest = next(other for other, name in NAMES.items() if name == taken.variant)
     if fastest == step:
         return None
-    if step == 14 and measured(w.device).cluster_k is None:
+    unmeasured = {14: measured(w.device).cluster_k is None, 15: measured(w.device).multicast is None}
+    if unmeasured.get(step):
         return "no times of it were measured"
     if step not in found:
         return f"step {fastest} is for products of these sizes"

@@ -1,0 +1,15 @@
+// Step 15 of matmul_wgmma.cu: for up to some hundred rows of a, tiles with any multiple of 8 of them, and clusters whose CTAs load
+// both operands for each other (multicast_product.cuh).
+#include "ptxkit/gemm/element_output.cuh"
+#include "ptxkit/gemm/multicast_product.cuh"
+
+using namespace ptxkit;
+
+template <class Tile, class T, class Of, int EPILOGUE, int PAIRS>
+__global__ void __launch_bounds__(Tile::THREADS + 32) matmul_multicast(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, unsigned m,
+    unsigned n, float alpha, float beta, unsigned pitch, unsigned a_sharing, unsigned b_sharing,
+    unsigned across, unsigned of_product, unsigned steps, unsigned stages) {
+    auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
+    multicast_product<Tile, T, Of>(a_map, b_map, output, {a_sharing, b_sharing, across, of_product}, steps, stages);
+}

@@ -1,0 +1,143 @@
+"""Step 15 of matmul_wgmma and ``multicast`` of matmul_fused: clusters whose CTAs load both operands for each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
+from ptxkit.kernels import measured as measurements
+from ptxkit.kernels.gemm import multicast
+from ptxkit.kernels.gemm.matmul_fused import MatmulFused
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+from ptxkit.workload.choice import choose
+
+STEP = "step15_multicast"
+SM_90A = Target.parse("sm_90a")
+
+
+def run(device, workload, variant=STEP, tile=None, seed=0):
+    """The tile, after the output of the variant has been compared with numpy."""
+    case = execute.Case(workload, device, seed=seed)
+    result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
+    assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
+    return result.tile
+
+
+def strict(sms=132, **checks):
+    """An emulator in which asynchronous operations complete as late as the program's waits allow."""
+    return EmulatedDevice(Machine(sms=sms), EmulatorSettings(completion="latest-legal", **checks))
+
+
+def tile_of(**values):
+    """A tile with all parameters."""
+    return {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 16, "A_SHARING": 1, "B_SHARING": 1, **values}
+
+
+LENGTHS = st.integers(1, 150) | st.integers(1, 18).map(lambda x: 8 * x)  # of rows that TMA cannot read, and that it can
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    *(LENGTHS, LENGTHS, st.integers(1, 300) | st.integers(1, 40).map(lambda x: 8 * x)),
+    *(st.sampled_from(["tn", "tt", "nn", "nt"]), st.sampled_from(["bf16", "f16"])),
+)
+@example(1, 1, 8, "tn", "bf16")
+@example(129, 71, 136, "tn", "f16")
+@example(5, 71, 131, "tt", "bf16")
+def test_any_size(m, n, k, layout, dtype):
+    run(strict(), MatmulWgmma(m=m, n=n, k=k, layout=layout, dtype=dtype))
+
+
+TILES = [  # sizes and tile
+    ((70, 136, 200), {"TOKENS": 40, "A_SHARING": 2, "B_SHARING": 2}),  # both are shared; rows beyond the last one of a
+    ((168, 300, 456), {"TOKENS": 168, "A_SHARING": 4}),  # parts of 42 rows, no whole swizzle patterns; 64 elements in a stage
+    ((1, 97, 2600), {"TOKENS": 8, "A_SHARING": 8}),  # parts of one row, more steps than stages, elements alone
+    ((100, 520, 264), {"TOKENS": 56, "B_SHARING": 2, "ROWS": 2, "CONSUMERS": 2}),
+    ((250, 130, 1544), {"TOKENS": 64, "A_SHARING": 2, "B_SHARING": 4, "CONSUMERS": 2}),
+    ((208, 128, 200), {"TOKENS": 208, "ROWS": 2}),
+]
+
+
+@pytest.mark.parametrize(("mnk", "tile"), TILES, ids=str)
+def test_every_shape_of_tile_without_races(mnk, tile):
+    run(strict(racecheck="warps"), MatmulWgmma(*mnk), tile=tile_of(**tile))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile", "options"),
+    [
+        ((17, 73, 400), {"A_SHARING": 2}, {"dtype": "s8", "scale": "rows_columns", "bias": True, "amax": True, "batch": 2}),
+        ((60, 90, 400), {"B_SHARING": 2}, {"dtype": "e4m3", "scale": "tensor", "residual": True, "amax": True, "batch": 3}),
+        ((72, 136, 134), {"TOKENS": 64}, {"layout": "nt", "activation": "silu_mul", "batch": 2}),
+        ((5, 72, 260), {"TOKENS": 8, "A_SHARING": 4}, {"dtype": "tf32", "ldc": 75}),
+        ((70, 90, 640), {"TOKENS": 80, "A_SHARING": 2}, {"dtype": "s8"}),
+    ],
+    ids=str,
+)
+def test_epilogues_types_and_batches_without_races(sizes, tile, options):
+    run(strict(racecheck="warps"), MatmulFused(*sizes, **options), "multicast", tile_of(**tile))
+
+
+@pytest.mark.parametrize("n", [104, 103])
+def test_epilogues(device, n):
+    run(device, MatmulWgmma(40, n, 200, alpha=-1.5, beta=0.25, epilogue="bias_gelu", dtype="f16"))
+
+
+@pytest.mark.parametrize(
+    ("options", "tile", "reason"),
+    [
+        ({}, {"A_SHARING": 4, "B_SHARING": 4}, "A_SHARING x B_SHARING = 16 CTAs are more than the 8 of a cluster"),
+        ({}, {"TOKENS": 24, "A_SHARING": 1, "B_SHARING": 1, "layout": "nn"}, "24 rows of a are no whole boxes for 1 CTAs"),
+        ({}, {"TOKENS": 8, "B_SHARING": 2, "layout": "tt"}, "64 rows of b are no whole boxes for 2 CTAs"),
+        ({}, {"TOKENS": 136, "ROWS": 2, "CONSUMERS": 2}, "136 sums of 128 x 136 need more than the registers"),
+    ],
+)
+def test_what_the_constraint_refuses(options, tile, reason):
+    layout = tile.pop("layout", "tn")
+    workload = MatmulWgmma(m=64, layout=layout, **options)
+    with pytest.raises(UsageError, match=reason):
+        workload.variant(STEP).select_tile(workload, SM_90A, tile_of(**tile))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 1200), st.integers(1, 9000), st.integers(1, 9000), st.sampled_from([132, 114, 20]))
+def test_candidates_fit_the_device(m, n, k, sms):
+    facts = replace(reference_facts("sm_90a"), sms=sms)
+    workload = MatmulWgmma(m=m, n=n, k=k).on(facts)
+    for tile in multicast.candidates(workload):
+        assert multicast.usable(workload, tile) is True
+        limit = facts.target.limits.shared_bytes_per_cta
+        assert multicast.shared_bytes(workload, tile) + multicast.STATIC_BYTES <= limit
+        own_a, own_b = multicast.loaded_rows(tile)  # the parts of a cluster are the whole tiles
+        assert (own_a * tile["A_SHARING"], own_b * tile["B_SHARING"]) == (tile["TOKENS"], multicast.weights(tile))
+
+
+@pytest.mark.parametrize("workload", [MatmulWgmma(333, 3584, 3584), MatmulFused(128, 5376, 3584, dtype="e4m3")], ids=str)
+def test_it_is_not_chosen_before_it_was_measured(workload, monkeypatch):
+    h200 = measurements.H200
+    monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: replace(h200, multicast=None)})
+    choice = choose(workload.on(reference_facts("sm_90a")), target=SM_90A)
+    assert not choice.variant.endswith("multicast")
+    assert any(o.name.endswith("multicast") and o.objection == "no times of it were measured" for o in choice.candidates)
+
+
+@pytest.mark.parametrize(
+    "tile", [{"TOKENS": 208, "ROWS": 2}, {"TOKENS": 128, "ROWS": 2, "CONSUMERS": 2}, {"TOKENS": 32}], ids=str
+)
+def test_wgmma_is_asynchronous_and_nothing_spills(tile):
+    workload = MatmulWgmma(m=300, alpha=2.0, beta=0.5, epilogue="bias_gelu")
+    (multiply,) = build(workload, workload.variant(STEP), SM_90A, tile_of(**tile)).steps
+    assert_sass(multiply.image, has=["HGMMA", "UTMALDG"], spills=0)
+    assert "serialized" not in multiply.image.log  # "wgmma.mma_async instructions are serialized due to ..."
