@@ -6,6 +6,7 @@ python scripts/fusion_tables.py --check    exit with 1 if the page differs
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -46,9 +47,18 @@ def replaced(page: str) -> str:
     return re.sub(r"Not compared:\s.*?\)\.\n", f"Not compared: {excepted}.\n", page, flags=re.DOTALL)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("::", 1)[0].strip() + ".")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if the page differs")
+    given = parser.parse_args()
     before = PAGE.read_text(encoding="utf-8")
     after = replaced(before)
-    if "--check" in sys.argv[1:]:
-        sys.exit(before != after)
+    if given.check:
+        return int(before != after)
     PAGE.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -101,8 +101,10 @@ def _elementwise(
     summary: str,
     dtype: str = "",
     attributes: Mapping[str, str] | None = None,
+    ranges: Mapping[str, tuple[Callable[[float], bool], str]] | None = None,
 ) -> Kind:
-    """An element-wise kind. The type of its result is ``dtype``, else that to which its inputs are promoted."""
+    """An element-wise kind. The type of its result is ``dtype``, else that to which its inputs are promoted. ``attributes`` are
+    numbers, of which ``ranges`` says which ones are valid, by a function and in words."""
 
     def results(inputs: Sequence[Tensor], given: Attributes) -> list[Shaped]:
         if len(inputs) < operands[1] and "value" not in given and operands != (1, 1):
@@ -113,7 +115,9 @@ def _elementwise(
             finite(given, "value")
         for name in attributes or {}:
             if name in given:
-                finite(given, name)
+                valid, words = (ranges or {}).get(name, (lambda _: True, ""))
+                if not valid(finite(given, name)):
+                    raise UsageError(f"the attribute {name!r} must be a number {words}, not {short(given[name])}")
         # the condition of `where` selects elements, and has no part in the type of the result
         operand_types = [tensor.dtype for tensor in (inputs[1:] if kind == "where" else inputs)]
         found = promoted(operand_types)
@@ -427,6 +431,7 @@ KINDS: dict[str, Kind] = {
         (1, 1),
         "zero with the probability `p`, else scaled; random numbers are not counted",
         attributes={"p": f"the probability, {DEFAULTS['dropout']['p']} by default"},
+        ranges={"p": (lambda p: 0 <= p <= 1, "from 0 to 1")},
     ),
     "rope": _elementwise("rope", 3, (3, 3), "rotary position embedding of x by cosines and sines"),
     "quantize": _elementwise(
@@ -436,6 +441,7 @@ KINDS: dict[str, Kind] = {
         "divided by `scale`, plus `zero_point`, rounded and limited to int8",
         dtype="s8",
         attributes={"scale": "the size of a step", "zero_point": "what is added before rounding, 0 by default"},
+        ranges={"scale": (lambda scale: scale > 0, "above 0")},
     ),
     "layernorm": _rows(
         7, (1, 3), "layer normalization of x with optional weight and bias", DEFAULTS["layernorm"]["eps"]

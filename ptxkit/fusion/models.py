@@ -8,6 +8,7 @@ from __future__ import annotations
 from ptxkit.bench.shapes.models import DIMENSIONS, Model
 from ptxkit.errors import UsageError
 from ptxkit.fusion.graph import Graph, GraphBuilder
+from ptxkit.fusion.tensors import checked_dtype, is_float
 from ptxkit.workload.workload import suggestion
 
 GRAPHS = ("gpt2", "opt-13b", "llama3-8b", "mixtral-8x7b", "deepseek-v3")
@@ -31,7 +32,8 @@ def model_graph(
             row; "" for ``dtype``.
 
     Raises:
-        UsageError: no such model, a number of tokens below 1, or another type of experts, or of a model without experts.
+        UsageError: no such model, a number of tokens below 1, a type of integers, or another type of experts, or of a model
+            without experts.
     """
     if name not in MODELS:
         raise UsageError(f"there is no model {name!r}; {suggestion(name, MODELS)}")
@@ -41,7 +43,9 @@ def model_graph(
         raise UsageError(f"the type of experts must be one of {', '.join(QUANTIZED)}, not {experts_dtype!r}")
     if experts_dtype and not MODELS[name].experts:
         raise UsageError(f"{name} has no routed experts, and takes no type for them")
-    return _Layer(name, MODELS[name], tokens, context, dtype, experts_dtype).graph()
+    if not is_float(checked_dtype(dtype)):
+        raise UsageError(f"activations are floating-point numbers, not {dtype}; --experts-dtype is for quantized experts")
+    return _Layer(name, MODELS[name], tokens, context, checked_dtype(dtype), experts_dtype).graph()
 
 
 class _Layer:

@@ -23,7 +23,7 @@ def read_graph(path: str | Path) -> Graph:
     """The graph of a ``.json`` file, or of a ``.py`` file (see :func:`from_python`).
 
     Raises:
-        UsageError: no such file, or no graph; the message names the operation or tensor, or the line.
+        UsageError: no such file, or no graph; the message names the file and the operation or tensor, or the line.
         UnavailableError: a torch module, but torch is not installed.
     """
     file = Path(path)
@@ -32,7 +32,11 @@ def read_graph(path: str | Path) -> Graph:
     if not file.is_file():
         raise UsageError(f"there is no file {path}")
     if file.suffix == ".json":
-        return from_json(_parsed(file), file.name)
+        try:
+            return from_json(_parsed(file), file.name)
+        except UsageError as error:
+            text = str(error).removeprefix(f"{file.name}: ")
+            raise UsageError(text if text.startswith(str(file)) else f"{file}: {text}") from None
     if file.suffix == ".py":
         return from_python(file)
     raise UsageError(f"{path} is no graph; give a .json or .py file, or --model")
@@ -67,10 +71,10 @@ def from_json(value: Any, name: str = "graph") -> Graph:
     Raises:
         UsageError: something is missing, unknown or does not fit; the message names it.
     """
-    graph = _object(value, name, GRAPH_KEYS, ("inputs", "operations"))
+    graph = _object(value, "the graph", GRAPH_KEYS, ("inputs", "operations"))
     title = graph.get("name", name)
-    if not isinstance(title, str):
-        raise UsageError(f"{name}: the name must be a text, not {title!r}")
+    if not isinstance(title, str) or not title.strip():
+        raise UsageError(f"{name}: the name must be a text, not {short(title)}")
     builder = GraphBuilder(title, graph.get("repeat", 1))
     if not isinstance(graph["inputs"], Mapping):
         raise UsageError(f"{name}: inputs must be an object of name and tensor")

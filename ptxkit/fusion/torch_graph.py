@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import operator
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any
 
 from ptxkit.errors import UnavailableError, UsageError
@@ -39,11 +42,25 @@ def captured(module: Any, inputs: Any, name: str) -> Graph:
     if not isinstance(examples, (tuple, list)):
         raise UsageError(f"inputs must be a tuple of tensors, not {type(examples).__name__}")
     try:
-        program = torch.export.export(made.eval(), tuple(examples))
+        with _quiet():
+            program = torch.export.export(made.eval(), tuple(examples))
     except Exception as error:  # torch raises many kinds of exceptions for modules that it cannot capture
         first = str(error).strip().partition("\n")[0]
         raise UsageError(f"torch.export cannot capture the module: {type(error).__name__}: {first}") from error
     return _Capture(program, name).graph()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leaves out what torch.export logs and writes to stderr about an error that it then raises."""
+    before, written = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        logging.disable(before)
+    sys.stderr.write(written.getvalue())  # no error: what the module itself writes
 
 
 class _Capture:

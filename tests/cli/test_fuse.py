@@ -67,6 +67,7 @@ def test_quantized_experts_are_a_bundled_kernel_where_its_gating_is_the_model_s(
     [
         (("--model", "mixtral-8x7b", "--experts-dtype", "f16"), "the type of experts must be one of s8, e4m3, not 'f16'"),
         (("--model", "gpt2", "--experts-dtype", "s8"), "gpt2 has no routed experts"),
+        (("--model", "gpt2", "--dtype", "s8"), "activations are floating-point numbers, not s8"),
         (("net.json", "--experts-dtype", "s8"), "--experts-dtype belongs to --model"),
     ],
 )

@@ -70,6 +70,9 @@ def test_json():
         (changed(operations__1__outputs=["a", "b"]), "has 1 results; 2 are named"),
         (changed(operations__2__inputs=["z"]), "reads 'z', which no earlier operation writes"),
         (changed(outputs=["q"]), "output 'q' is no tensor"),
+        (changed(name=" "), "the name must be a text"),
+        (changed(operations__1={"kind": "dropout", "inputs": ["up"], "attributes": {"p": 2}}), "must be a number from 0 to 1"),
+        (changed(operations__1={"kind": "quantize", "inputs": ["up"], "attributes": {"scale": 0}}), "must be a number above 0"),
     ],
 )
 def test_refused_json(value, message):
@@ -134,6 +137,10 @@ def test_files(tmp_path):
         ("a.json", "{", UsageError, "a.json:1: not JSON"),
         ("a.json", '{"name": 1, "name": 2}', UsageError, "'name' occurs twice"),
         ("a.json", "[" * 100000, UsageError, "nested too deeply"),
+        ("a.json", "[]", UsageError, "a.json: the graph must be an object"),
+        ("a.json", json.dumps(changed(inputs=[])), UsageError, "a.json: inputs must be an object"),
+        ("a.json", json.dumps(changed(operations__1__kind="galu")), UsageError, "a.json: operation 'act': no kind 'galu'"),
+        ("a.json", json.dumps(changed(operations__2__inputs=["z"])), UsageError, "a.json: operation 'scaled' reads 'z'"),
         ("a.json", '{"repeat": ' + "9" * 5000 + "}", UsageError, "a.json: there is an integer of thousands of digits"),
         ("a.py", "raise ValueError('one\\ntwo')\n", DescriptionError, "a.py:1: ValueError: one two"),
         (
@@ -162,6 +169,7 @@ def test_refused_files(tmp_path, name, text, error, message):
     with pytest.raises(error) as found:
         read_graph(written(tmp_path, text, name))
     assert message in str(found.value)
+    assert name in str(found.value).split(": ")[0]
 
 
 def test_missing_files(tmp_path):

@@ -277,3 +277,12 @@ def test_attention_of_scaled_queries(tmp_path):
 def test_refused_modules(tmp_path, forward, message):
     with pytest.raises(UsageError, match=message):
         captured(tmp_path, MODULE.format(forward=forward))
+
+
+def test_what_torch_writes_about_an_error_is_left_out(tmp_path, capfd):
+    branch = "(x * 2) if x.sum() > 0 else x"
+    with pytest.raises(UsageError, match="net.py.*torch.export cannot capture the module: GuardOnDataDependent"):
+        captured(tmp_path, MODULE.format(forward=branch))
+    assert capfd.readouterr().err == ""
+    captured(tmp_path, MODULE.format(forward="(print('traced', file=__import__('sys').stderr), x * 2)[1]"))
+    assert "traced" in capfd.readouterr().err
