@@ -124,13 +124,21 @@ def test_candidates_fit_the_device(m, n, k, sms):
         assert (own_a * tile["A_SHARING"], own_b * tile["B_SHARING"]) == (tile["TOKENS"], multicast.weights(tile))
 
 
-@pytest.mark.parametrize("workload", [MatmulWgmma(333, 3584, 3584), MatmulFused(128, 5376, 3584, dtype="e4m3")], ids=str)
+@pytest.mark.parametrize("workload", [MatmulWgmma(325, 3600, 3584), MatmulFused(120, 5392, 3584, dtype="e4m3")], ids=str)
 def test_it_is_not_chosen_before_it_was_measured(workload, monkeypatch):
     h200 = measurements.H200
     monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: replace(h200, multicast=None)})
     choice = choose(workload.on(reference_facts("sm_90a")), target=SM_90A)
     assert not choice.variant.endswith("multicast")
     assert any(o.name.endswith("multicast") and o.objection == "no times of it were measured" for o in choice.candidates)
+
+
+@pytest.mark.parametrize("options", [{"layout": "nn"}, {"layout": "tt"}, {"n": 3583}], ids=str)
+def test_it_is_not_chosen_for_products_of_which_there_are_no_times(options):
+    sizes, facts = {"m": 328, "n": 3584, "k": 3584}, measurements.H200_FACTS
+    chosen, other = (choose(MatmulWgmma(**each).on(facts), target=SM_90A) for each in (sizes, sizes | options))
+    assert chosen.variant == STEP
+    assert next(o for o in other.candidates if o.name == STEP).objection == "no times of it were measured"
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n208k16_f32_bf16_bf16(
 
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n216k16_f32_bf16_bf16(
-    float (&d)[108], unsigned long long a, unsigned long long b, bool accumulate) {
+    float (&d)[216 / 2], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %110, 0; wgmma.mma_async.sync.aligned.m64n216k16.f32.bf16.bf16 "
                  "{" PTXKIT_R108 "}, %108, %109, p, 1, 1, %111, %112;}"
@@ -541,7 +541,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n208k16_f32_f16_f16(
 
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
 __device__ __forceinline__ void wgmma_mma_async_m64n216k16_f32_f16_f16(
-    float (&d)[108], unsigned long long a, unsigned long long b, bool accumulate) {
+    float (&d)[216 / 2], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %110, 0; wgmma.mma_async.sync.aligned.m64n216k16.f32.f16.f16 "
                  "{" PTXKIT_R108 "}, %108, %109, p, 1, 1, %111, %112;}"
@@ -697,7 +697,7 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[104], unsigned long long a
     wgmma_mma_async_m64n208k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
-__device__ __forceinline__ void wgmma_bf16(float (&d)[108], unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void wgmma_bf16(float (&d)[216 / 2], unsigned long long a, unsigned long long b,
                                         bool accumulate) {
     wgmma_mma_async_m64n216k16_f32_bf16_bf16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
@@ -815,7 +815,7 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[104], unsigned long long a,
     wgmma_mma_async_m64n208k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }
 template <int A_MAJOR = K_MAJOR, int B_MAJOR = K_MAJOR>
-__device__ __forceinline__ void wgmma_f16(float (&d)[108], unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void wgmma_f16(float (&d)[216 / 2], unsigned long long a, unsigned long long b,
                                        bool accumulate) {
     wgmma_mma_async_m64n216k16_f32_f16_f16<A_MAJOR, B_MAJOR>(d, a, b, accumulate);
 }

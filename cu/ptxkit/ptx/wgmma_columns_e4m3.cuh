@@ -259,7 +259,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n208k32_f32_e4m3_e4m3(
 }
 
 __device__ __forceinline__ void wgmma_mma_async_m64n216k32_f32_e4m3_e4m3(
-    float (&d)[108], unsigned long long a, unsigned long long b, bool accumulate) {
+    float (&d)[216 / 2], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %110, 0; wgmma.mma_async.sync.aligned.m64n216k32.f32.e4m3.e4m3 "
                  "{" PTXKIT_R108 "}, %108, %109, p, 1, 1;}"
@@ -404,7 +404,7 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[104], unsigned long long a
                                         bool accumulate) {
     wgmma_mma_async_m64n208k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }
-__device__ __forceinline__ void wgmma_e4m3(float (&d)[108], unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[216 / 2], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
     wgmma_mma_async_m64n216k32_f32_e4m3_e4m3(d, a, b, accumulate);
 }

@@ -295,7 +295,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n208k8_f32_tf32_tf32(
 }
 
 __device__ __forceinline__ void wgmma_mma_async_m64n216k8_f32_tf32_tf32(
-    float (&d)[108], unsigned long long a, unsigned long long b, bool accumulate) {
+    float (&d)[216 / 2], unsigned long long a, unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %110, 0; wgmma.mma_async.sync.aligned.m64n216k8.f32.tf32.tf32 "
                  "{" PTXKIT_R108 "}, %108, %109, p, 1, 1;}"
@@ -452,7 +452,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[104], unsigned long long a
                                         bool accumulate) {
     wgmma_mma_async_m64n208k8_f32_tf32_tf32(d, a, b, accumulate);
 }
-__device__ __forceinline__ void wgmma_tf32(float (&d)[108], unsigned long long a, unsigned long long b,
+__device__ __forceinline__ void wgmma_tf32(float (&d)[216 / 2], unsigned long long a, unsigned long long b,
                                           bool accumulate) {
     wgmma_mma_async_m64n216k8_f32_tf32_tf32(d, a, b, accumulate);
 }

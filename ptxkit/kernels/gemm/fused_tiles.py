@@ -108,7 +108,7 @@ def options(w: Fused) -> Iterator[Option]:
         for t in cluster_k.candidates(w, w.itemsize, w.batch):
             predicted_us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("cluster_k", t, predicted_us, (program("cluster_k", t),))
-    if measured(w.device).multicast is not None:
+    if multicast.was_timed(w):
         for t in multicast.candidates(w, w.itemsize, w.batch):
             predicted_us = multicast.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("multicast", t, predicted_us, (program("multicast", t),))
@@ -143,6 +143,6 @@ def slower(w: Fused, name: str) -> str | None:
     if found.taken.variant == name:
         return None
     if name not in found.times:
-        rates = {"cluster_k": measured(w.device).cluster_k, "multicast": measured(w.device).multicast}
-        return "no times of it were measured" if rates.get(name) is None else "no tile of it is for products of these sizes"
+        unmeasured = {"cluster_k": measured(w.device).cluster_k is None, "multicast": not multicast.was_timed(w)}
+        return "no times of it were measured" if unmeasured[name] else "no tile of it is for products of these sizes"
     return programs.objection(found.times[name], found.taken.variant, found.taken.predicted_us)

@@ -140,6 +140,11 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     return True
 
 
+def was_timed(w: Product) -> bool:
+    """Whether there are times of such products: of operands that are contiguous along k, and of pairs of results."""
+    return w.a_layout == "row" and w.b_layout == "column" and w.n % 2 == 0 and measured(w.device).multicast is not None
+
+
 def candidates(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[dict[str, int]]:
     """The tiles to consider: those with the fewest rows beyond the last one of a, for at most two waves."""
     if w.m > MOST_ROWS:

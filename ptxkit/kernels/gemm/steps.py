@@ -77,7 +77,7 @@ def _clusters(w: Matmul) -> Tiles:
 
 
 def _multicast(w: Matmul) -> Tiles:
-    if measured(w.device).multicast is not None:
+    if multicast.was_timed(w):
         yield from ((t, multicast.predicted_us(w, t)) for t in multicast.candidates(w))
 
 
@@ -143,7 +143,7 @@ def slower(w: Matmul, step: int) -> str | None:
     fastest = next(other for other, name in NAMES.items() if name == taken.variant)
     if fastest == step:
         return None
-    unmeasured = {14: measured(w.device).cluster_k is None, 15: measured(w.device).multicast is None}
+    unmeasured = {14: measured(w.device).cluster_k is None, 15: not multicast.was_timed(w)}
     if unmeasured.get(step):
         return "no times of it were measured"
     if step not in found:
