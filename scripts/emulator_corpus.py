@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of numpy's that wait would count as processor time
 
 import emulator_programs
 import numpy as np

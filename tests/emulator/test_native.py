@@ -191,6 +191,15 @@ extern "C" __global__ void barriers(int* y, const int* x, int n) {
     }
     y[at] = t[i];
 }
+extern "C" __global__ void exponents(float* y, const float* x, int n) {
+    for (int k = threadIdx.x; k < n; k += 64) {
+        float v = x[k], w = v;
+        if (k % 7 < 5) asm volatile("ex2.approx.f32 %0, %0;" : "+f"(v));
+        asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(w));
+        y[2 * k] = v;
+        y[2 * k + 1] = w;
+    }
+}
 extern "C" __global__ void leaving(int* y, const int* x) {
     int s = x[threadIdx.x];
     for (int k = 0; k < 8; k++) {
@@ -207,7 +216,17 @@ def numbers(kind, count, seed=1):
     return rng.random(count, np.float32) if kind == "f4" else rng.integers(1, 5000, count).astype(np.int32)
 
 
+def exponents():
+    """Numbers of all sizes, with infinities, NaNs of both signs, subnormal numbers, integers, and limits of the result."""
+    rng = np.random.default_rng(2)
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-40, 127.99999, 128, -126, -126.00001, -149, -150], "f4")
+    odd = np.array([0x7F800001, 0xFFC12345], np.uint32).view(np.float32)
+    other = [rng.uniform(-160, 135, 900), rng.integers(-151, 129, 90), rng.normal(0, 1e-3, 90)]
+    return np.concatenate([special, odd, *(v.astype(np.float32) for v in other)])
+
+
 CASES = {
+    "exponents": (1, 64, lambda: [np.zeros(2400, np.float32), exponents(), np.int32(len(exponents()))]),
     "locks": (1, 96, lambda: [np.zeros(128, np.uint32), np.zeros(128, np.int32), numbers("i4", 96),
                               np.zeros(1, np.int32), np.zeros(2, np.int32), np.int32(3)]),
     "guards": (1, 96, lambda: [np.zeros(96, np.int32), numbers("f4", 96), numbers("i4", 96), np.int32(40)]),

@@ -7,6 +7,7 @@ from ptxkit.emulator.native.accesses import Access
 from ptxkit.emulator.native.atomic_code import How, atomic_form
 from ptxkit.emulator.native.atomics import Atomic
 from ptxkit.emulator.native.collectives import Collective
+from ptxkit.emulator.native.exponential import Exponential, exponential_form
 from ptxkit.emulator.native.forms import (
     Destination,
     Form,
@@ -86,6 +87,8 @@ class Instructions:
         assert not isinstance(code, Access | Atomic)
         sources = tuple(self.source(o, kind) for o, kind in step.sources)
         destinations = tuple(self._destination(o, kind) for o, kind in step.destinations)
+        if isinstance(code, Exponential):
+            return exponential_form(code.ftz, sources[0], destinations[0])
         if isinstance(code, Collective):
             return collective_form(code.emit, code.allocas, sources, destinations)
         return pure_form(code, sources, destinations)

@@ -219,7 +219,7 @@ def _setp(m: re.Match[str]) -> Emit:
 # -- floats ------------------------------------------------------------------------------------------------------------------
 
 
-def _with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
+def with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
     """``out``, a float, as bits; where it is NaN, the first operand that is NaN, or the host's default NaN.
 
     Three operands are those of a multiplication and addition.
@@ -228,7 +228,7 @@ def _with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
     missing = t.value(f"fcmp uno {kind} {out}, {out}")
     found = t.bits(out, bits)
 
-    def with_nans() -> str:
+    def correct() -> str:
         nan = constant(HOST_NAN[bits], bits)
         for n, x in reversed(list(enumerate(operands))):
             f = t.floating(x, bits)
@@ -241,7 +241,7 @@ def _with_nans(t: Text, bits: int, out: str, operands: Sequence[str]) -> str:
                 nan = t.select(invalid, bits, constant(HOST_NAN[bits], bits), nan)
         return t.select(missing, bits, nan, found)
 
-    return t.corrected(bits, found, missing, with_nans)
+    return t.corrected(bits, found, missing, correct)
 
 
 @_rule(r"(add|sub|mul|div)(?:\.rn)?\.f(32|64)")
@@ -250,7 +250,7 @@ def _arithmetic(m: re.Match[str]) -> Emit:
 
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a, b = (t.floating(x, bits) for x in v)
-        return [_with_nans(t, bits, t.value(f"f{m[1]} {floats(bits)} {a}, {b}"), v)]
+        return [with_nans(t, bits, t.value(f"f{m[1]} {floats(bits)} {a}, {b}"), v)]
 
     return emit
 
@@ -262,7 +262,7 @@ def _fma(m: re.Match[str]) -> Emit:
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         kind = floats(bits)
         operands = ", ".join(f"{kind} {t.floating(x, bits)}" for x in v)
-        return [_with_nans(t, bits, t.value(f"call {kind} @llvm.fma.v{LANES}f{bits}({operands})"), v)]
+        return [with_nans(t, bits, t.value(f"call {kind} @llvm.fma.v{LANES}f{bits}({operands})"), v)]
 
     return emit
 
@@ -270,7 +270,7 @@ def _fma(m: re.Match[str]) -> Emit:
 @_rule(r"(add|sub|mul|fma|mad)(?:\.(rn|rz|rm|rp))?(\.ftz)?(\.sat)?\.f32")
 def _rounded(m: re.Match[str]) -> Emit:
     code = Rounded(m[1], m[2] or "rn", bool(m[3]), bool(m[4]))
-    return lambda t, v: code.emit(t, v, _with_nans)
+    return lambda t, v: code.emit(t, v, with_nans)
 
 
 @_rule(r"(sqrt|rcp)\.rn\.f(32|64)")
@@ -281,7 +281,7 @@ def _root(m: re.Match[str]) -> Emit:
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         a = t.floating(v[0], bits)
         call = f"fdiv {kind} {one(bits)}, {a}" if m[1] == "rcp" else f"call {kind} @llvm.sqrt.v{LANES}f{bits}({kind} {a})"
-        return [_with_nans(t, bits, t.value(call), v)]
+        return [with_nans(t, bits, t.value(call), v)]
 
     return emit
 
@@ -298,7 +298,7 @@ def _approximate(m: re.Match[str]) -> Emit:
             out = t.value(f"call {double} @llvm.sqrt.v{LANES}f64({double} {out})")
         if m[1] != "sqrt":
             out = t.value(f"fdiv {double} {one(64)}, {out}")
-        out = _with_nans(t, 32, t.value(f"fptrunc {double} {out} to {floats(32)}"), v)
+        out = with_nans(t, 32, t.value(f"fptrunc {double} {out} to {floats(32)}"), v)
         return [flushed(t, out) if m[2] else out]
 
     return emit
@@ -309,7 +309,7 @@ def _divide_full(m: re.Match[str]) -> Emit:
     def emit(t: Text, v: Sequence[str]) -> list[str]:
         given = [flushed(t, x) if m[1] else x for x in v]
         a, b = (t.floating(x, 32) for x in given)
-        out = _with_nans(t, 32, t.value(f"fdiv {floats(32)} {a}, {b}"), v)
+        out = with_nans(t, 32, t.value(f"fdiv {floats(32)} {a}, {b}"), v)
         return [flushed(t, out) if m[1] else out]
 
     return emit

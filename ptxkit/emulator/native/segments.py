@@ -2,7 +2,8 @@
 
 All warps execute a segment before the next one. If a lane needs numpy's checks, such as the message of a fault, numpy executes
 the whole segment for its warp and the ones after it. An access to memory, which may need them, is therefore the first
-instruction of its segment: the warp has changed nothing before. So is an atomic.
+instruction of its segment: the warp has changed nothing before. So is an atomic, and an
+instruction whose result may be uncertain.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.native.accesses import Access, access_of
 from ptxkit.emulator.native.atomics import Atomic, atomic_of
 from ptxkit.emulator.native.collectives import Collective, collective
+from ptxkit.emulator.native.exponential import Exponential, exponential
 from ptxkit.emulator.native.operands import Places, can_translate_operands, width
 from ptxkit.emulator.native.scalar import Emit, emitter, packing
 
-Code = Emit | Access | Atomic | Collective
+Code = Emit | Access | Atomic | Collective | Exponential
 """What writes the machine code of an instruction."""
 
 
@@ -67,7 +69,7 @@ def segments(run: StraightRun, places: Places) -> list[Segment]:
         code = _code(typed, places)
         if pending:
             other = (code is None) != (pending[-1][1] is None)
-            if other or _is_access(code):
+            if other or _is_access(code) or isinstance(code, Exponential):
                 flush(n)
         pending.append((typed, code))
     flush(len(run.instructions))
@@ -77,9 +79,9 @@ def segments(run: StraightRun, places: Places) -> list[Segment]:
 def _code(typed: TypedInstruction, places: Places) -> Code | None:
     if typed.instruction.predicate is not None and places.register(typed.instruction.predicate.register) is None:
         return None
-    access = access_of(typed, places) or atomic_of(typed, places)
-    if access is not None:
-        return access
+    found = access_of(typed, places) or atomic_of(typed, places) or exponential(typed, places)
+    if found is not None:
+        return found
     step = typed.step
     if step is not None and not step.pure:
         return collective(typed, places)
