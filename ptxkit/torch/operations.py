@@ -12,11 +12,11 @@ import functools
 import operator
 import threading
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from ptxkit.workload.workload import Workload
 KEPT_PLANS = 4096
 """Plans that an operation keeps; the oldest are dropped first. A plan holds about 10 KB of host memory."""
 
+_Made = TypeVar("_Made")
 _SCHEMA_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
 _INSTEAD = (
     "; tensors may have any number of leading dimensions, such as a batch, and torch.autograd.grad computes derivatives"
@@ -404,7 +405,8 @@ class Operation:
             values["seed"] = np.dtype(np.uint64)
         known = self.of_kind(kind)
         if self.has_no_elements(sizes):
-            self.check_empty([self.without_checks(d, sizes, kind, checked) for d, _ in known], inputs, outputs)
+            bare = accepted(partial(self.without_checks, d, sizes, kind, checked) for d, _ in known)
+            self.check_empty(bare, inputs, outputs)
             return Zeros(Layout(inputs, outputs), device, partial(self.empty, options=checked) if self.empty else None)
         if all(0 in shape for shape, _ in outputs.values()):  # nothing to launch, although no size is 0
             for description, _ in known:
@@ -464,16 +466,10 @@ class Operation:
         Raises:
             UsageError: all refuse them; the error is that of the first one.
         """
-        made: list[tuple[Workload, Variant]] = []
-        error: UsageError | None = None
-        for description, variant in known:
-            try:
-                made.append((self.workload(description, sizes, kind, options, training, layout), variant))
-            except UsageError as refused:
-                error = error or refused
-        if not made and error is not None:
-            raise error
-        return made
+        return accepted(
+            lambda d=d, v=v: (self.workload(d, sizes, kind, options, training, layout), v)  # type: ignore[misc]
+            for d, v in known
+        )
 
     def _fields(
         self,
@@ -634,6 +630,24 @@ class Operation:
         if seed is None:
             return int(torch.randint(0, 1 << 62, (), device="cpu")) if self.random(self.named(options)) else 0
         return seed_of(self.title, seed)
+
+
+def accepted(makes: Iterable[Callable[[], _Made]]) -> list[_Made]:
+    """What functions make that do not refuse.
+
+    Raises:
+        UsageError: all refuse; the error is that of the first one.
+    """
+    made: list[_Made] = []
+    error: UsageError | None = None
+    for make in makes:
+        try:
+            made.append(make())
+        except UsageError as refused:
+            error = error or refused
+    if not made and error is not None:
+        raise error
+    return made
 
 
 def kinds_of(workload: type[Workload]) -> tuple[str, ...]:

@@ -27,6 +27,17 @@ def test_linear_of_nothing_is_the_bias():
     assert torch.allclose(found.float(), expected.float(), atol=0.02)
 
 
+@pytest.mark.parametrize("activation", ["none", "gelu", "silu"])
+@pytest.mark.parametrize(("n", "k"), [(7, 8), (8, 3), (2, 1), (7, 0)])
+def test_no_rows_of_any_length(n, k, activation):
+    """Some of the kernels of a product take rows of a multiple of 16 bytes only, which does not matter without rows."""
+    x, weight, bias = (torch.randn(shape, dtype=BF, requires_grad=True) for shape in ((3, 0, k), (n, k), (n,)))
+    for given in ((weight,), (weight, bias)):
+        y = pt.linear(x, *given, activation=activation)
+        assert y.shape == (3, 0, n)
+        assert not any(grad.any() for grad in torch.autograd.grad(y, given, torch.zeros_like(y)))
+
+
 def test_a_sublayer_of_nothing_keeps_bias_and_residual():
     bias, residual = torch.randn(16, dtype=BF), torch.randn(2, 16, dtype=BF)
     y = pt.ffn_sublayer(X, WEIGHT, bias, NONE, NONE, residual)
