@@ -10,8 +10,8 @@ clock of the simulation; the processor time that it takes on this machine, which
 client, too. The ``--cores`` of each worker compile, and its GPU measures one configuration at a time, in the order of their
 arrival. Times of compiling and of measuring are drawn from the journal of a sweep on a GPU, or have an exponential
 distribution with the means ``--compile-ms`` and ``--measure-ms``. As in :class:`ptxkit.sweep.run.Sweep`, at most 3
-configurations for each compiling process are in flight. A measuring process starts in ``--start-s`` seconds. Images travel in
-``--image-ms`` unless the worker that measures has compiled them.
+configurations for each compiling process, or 1,000, are in flight. Measuring processes start at once, in ``--start-s`` seconds.
+Images travel in ``--image-ms`` unless the worker that measures has compiled them.
 
 Each sweep has ``--each`` configurations for each GPU, and at least 2,000. Rate and shares are those of the time in which the
 second to the ninth tenth of them are measured, so that neither the start of the processes nor the end, when GPUs become
@@ -37,7 +37,7 @@ from ptxkit.cluster.dispatch import PLACE_S
 from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState
 from ptxkit.cluster.placing import Placing
 from ptxkit.sweep.journal import read
-from ptxkit.sweep.run import AHEAD
+from ptxkit.sweep.run import AHEAD, COMPILED_AHEAD
 
 LEAST = 2000  # configurations of a simulated sweep
 LIMITS = 0.8  # share of busy time from which on a server is the limit
@@ -87,7 +87,6 @@ class Simulation:
         self.workers = [WorkerState(str(n), str(n), "host", {CPU: self.cores, GPU: 1}, {}) for n in range(self.gpus)]
         self.idle = {CPU: [self.cores] * self.gpus, GPU: [1] * self.gpus}
         self.queues: dict[str, list[deque[Job]]] = {name: [deque() for _ in self.workers] for name in (CPU, GPU)}
-        self.begun = [False] * self.gpus
         self._ask()
         self._place()
         while self._events:
@@ -124,7 +123,7 @@ class Simulation:
 
     def _ask(self) -> None:
         """Hand out tiles to be compiled."""
-        while self.left and self.flight < AHEAD * self.gpus * self.cores:
+        while self.left and self.flight < max(AHEAD * self.gpus * self.cores, COMPILED_AHEAD):
             self.left -= 1
             self.flight += 1
             self.placing.accept(Job("compiling", CPU, divmod, tuple))
@@ -168,8 +167,7 @@ class Simulation:
                 job.seconds = self.measuring()
                 self.busy["GPU"] += job.seconds
                 extra = 0.0 if job.prefers == str(worker) else self.image
-                extra += 0.0 if self.begun[worker] else self.start
-                self.begun[worker] = True
+                extra += max(0.0, self.start - self.clock.now)
             self._after(job.seconds + extra, lambda job=job: self._ended(job, worker))  # type: ignore[misc]
 
     def _ended(self, job: Job, worker: int) -> None:
