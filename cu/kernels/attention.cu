@@ -202,10 +202,11 @@ __global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k
 // Specialized, by TMA and wgmma
 
 // The body of both kernels: `tiles` tiles of queries for each of `heads` heads of each sequence. Without `next`, work items
-// `blockIdx.x`, `blockIdx.x + gridDim.x`, ... With DYNAMIC, the first of these, and then those that the counter `next` gives
-// out, of the first `alone` heads and then in sections of `section` heads (AttentionWork). The producer takes a work item when it loads the queries of the one
-// before, and passes it to the consumers together with its queries. The counter is 0 before and after the launch: the CTAs
-// take as many numbers as there are work items, the last of each is beyond them, and atomicInc begins with 0 after these.
+// `blockIdx.x`, `blockIdx.x + gridDim.x`, ... With DYNAMIC, the first of these, and then those that the counter `next`
+// gives out, of the first `alone` heads and then in sections of `section` heads (AttentionWork). The producer takes a work
+// item when it loads the queries of the one before, and passes it to the consumers together with its queries. The counter
+// is 0 before and after the launch: the CTAs take as many numbers as there are work items, the last of each is beyond them,
+// and atomicInc begins with 0 after these.
 template <class T, class Tile, bool CAUSAL, bool DYNAMIC>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, T* o,
                                        float* lse, const int* q_starts, const int* k_starts, int tokens, int heads,
@@ -258,26 +259,17 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
                 mbarrier_wait(q_empty, q_parity ^ 1);
                 if constexpr (DYNAMIC) taken = index;
                 mbarrier_arrive_expect_tx(q_full, Tile::q_bytes);
-                for (int d = 0; d < D; d += 64) {
-                    cp_async_bulk_tensor_3d_shared_global(q_tile + d / 64 * BM * 128, q_map, d, work.head,
-                                                          sequence.q_first + query, q_full);
-                }
+                load_rows_of_head<D, BM>(q_tile, q_map, work.head, sequence.q_first + query, q_full);
                 q_parity ^= 1;
                 for (int step = steps - 1; step >= 0; step--) {
                     const int key = sequence.k_first + step * BN;
                     const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
                     mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
                     mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                    for (int d = 0; d < D; d += 64) {
-                        cp_async_bulk_tensor_3d_shared_global(k_tile + d / 64 * BN * 128, k_map, d, kv_head, key,
-                                                              k_full + 8 * at.stage);
-                    }
+                    load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
                     mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
                     mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                    for (int d = 0; d < D; d += 64) {
-                        cp_async_bulk_tensor_3d_shared_global(v_tile + d / 64 * BN * 128, v_map, d, kv_head, key,
-                                                              v_full + 8 * at.stage);
-                    }
+                    load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
                     at.advance();
                 }
             }

@@ -580,19 +580,14 @@ __device__ __forceinline__ void load_tiles(const TensorMap& k_map, const TensorM
         if (keys.empty()) continue;
         mbarrier_wait(kv_empty, parity ^ 1);
         mbarrier_arrive_expect_tx(k_full, Tile::k_bytes);
-        for (int d = 0; d < Tile::D; d += 64) {
-            cp_async_bulk_tensor_3d_shared_global(k_to + d / 64 * Tile::BN * 128, k_map, d, keys.work.head,
-                                                  keys.sequence.k_first + keys.key, k_full);
-        }
+        load_rows_of_head<Tile::D, Tile::BN>(k_to, k_map, keys.work.head, keys.sequence.k_first + keys.key, k_full);
         parity ^= 1;
         for (; keys.more(); keys.advance()) {
             const unsigned full = q_full + 8 * at.stage, to = q_to + at.stage * Tile::q_bytes;
             mbarrier_wait(q_empty + 8 * at.stage, at.parity ^ 1);
             mbarrier_arrive_expect_tx(full, Tile::q_bytes + Tile::row_bytes);
-            for (int d = 0; d < Tile::D; d += 64) {
-                cp_async_bulk_tensor_3d_shared_global(to + d / 64 * Tile::BM * 128, q_map, d, keys.tile.head,
-                                                      keys.sequence.q_first + keys.tile.query, full);
-            }
+            load_rows_of_head<Tile::D, Tile::BM>(to, q_map, keys.tile.head,
+                                                 keys.sequence.q_first + keys.tile.query, full);
             cp_async_bulk_shared_global(rows_to + at.stage * Tile::row_bytes, rows + keys.row(grid.padded),
                                         Tile::row_bytes, full);
             at.advance();

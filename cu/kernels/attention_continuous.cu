@@ -83,10 +83,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                 mbarrier_wait(q_empty + 8 * q_at.stage, q_at.parity ^ 1);
                 items[q_at.stage] = index;
                 mbarrier_arrive_expect_tx(loaded, Tile::q_bytes);
-                for (int d = 0; d < D; d += 64) {
-                    cp_async_bulk_tensor_3d_shared_global(q_tile + d / 64 * BM * 128, q_map, d, work.head,
-                                                          sequence.q_first + query, loaded);
-                }
+                load_rows_of_head<D, BM>(q_tile, q_map, work.head, sequence.q_first + query, loaded);
                 q_at.advance();
                 const int kv_head = work.head / (heads / kv_heads);
                 for (int step = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN - 1; step >= 0; step--) {
@@ -94,16 +91,10 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                     const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
                     mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
                     mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                    for (int d = 0; d < D; d += 64) {
-                        cp_async_bulk_tensor_3d_shared_global(k_tile + d / 64 * BN * 128, k_map, d, kv_head, key,
-                                                              k_full + 8 * at.stage);
-                    }
+                    load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
                     mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
                     mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                    for (int d = 0; d < D; d += 64) {
-                        cp_async_bulk_tensor_3d_shared_global(v_tile + d / 64 * BN * 128, v_map, d, kv_head, key,
-                                                              v_full + 8 * at.stage);
-                    }
+                    load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
                     at.advance();
                 }
             }

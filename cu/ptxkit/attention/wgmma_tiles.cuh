@@ -1,6 +1,7 @@
 // Tiles of attention for wgmma: rows of D elements of 16 bits in shared memory, as D / 64 boxes of rows of 128 bytes with
 // the 128-byte swizzle, as a tensor map with that swizzle copies them. A warpgroup computes 64 rows.
 #pragma once
+#include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/half.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
 
@@ -14,6 +15,15 @@ __device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, un
 template <int N>
 __device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, f16) {
     wgmma_f16(s, a, b, add);
+}
+
+// Copies the D elements of ROWS rows of a head, from `row` on, to a tile at a shared address. One thread calls it.
+template <int D, int ROWS>
+__device__ __forceinline__ void load_rows_of_head(unsigned tile, const TensorMap& map, int head, int row,
+                                                  unsigned barrier) {
+    for (int d = 0; d < D; d += 64) {
+        cp_async_bulk_tensor_3d_shared_global(tile + d / 64 * ROWS * 128, map, d, head, row, barrier);
+    }
 }
 
 // Starts s = q k^T for 64 rows from the shared address q, in boxes of Q_ROWS rows, and the KEYS rows of a tile at k.

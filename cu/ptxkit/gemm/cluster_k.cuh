@@ -100,23 +100,17 @@ __device__ __forceinline__ void cluster_k_product(const TensorMap& a_map, const 
     barrier_sync();
     follow_previous_grid();
 
-    unsigned stage = 0, parity = 0;
-    auto advance = [&] {
-        if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    };
+    RingOf ring(stages);
     if (warp == 4 * CONSUMERS) {
         if (elect_sync(all_lanes)) {
             const unsigned bytes = (loaded + COLUMNS) * WGMMA_ROW_BYTES;
             for (unsigned step = begin; step < end; step++) {
-                const unsigned a = base + stage * stage_bytes, barrier = full + 8 * stage;
-                mbarrier_wait(empty + 8 * stage, parity ^ 1);
+                const unsigned a = base + ring.stage * stage_bytes, barrier = full + 8 * ring.stage;
+                mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
                 mbarrier_arrive_expect_tx(barrier, bytes);
                 load_rows<Of::B_MAJOR, COLUMNS, 1, BATCHED>(a + a_bytes, b_map, step * BK, col, barrier, 0, product);
                 load_shared_rows<Of::A_MAJOR, BATCHED>(a, a_map, loaded, step * BK, row, barrier, 0, false, product);
-                advance();
+                ring.advance();
             }
         }
         __syncwarp();
@@ -128,13 +122,13 @@ __device__ __forceinline__ void cluster_k_product(const TensorMap& a_map, const 
     Sum sums[ROWS][COLUMNS / 2];
     unsigned previous = 0;
     for (unsigned step = begin; step < end; step++) {
-        const unsigned a = base + stage * stage_bytes;
-        mbarrier_wait(full + 8 * stage, parity);
+        const unsigned a = base + ring.stage * stage_bytes;
+        mbarrier_wait(full + 8 * ring.stage, ring.parity);
         multiply_tile<T, Of>(sums, a + consumer * ROWS * WGMMA_BLOCK_BYTES, a + a_bytes, step > begin);
         wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
         if (step > begin && lane == 0) mbarrier_arrive(empty + 8 * previous);
-        previous = stage;
-        advance();
+        previous = ring.stage;
+        ring.advance();
     }
     wait_for_sums(sums);
     barrier_cluster_arrive_release();

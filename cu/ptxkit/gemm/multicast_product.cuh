@@ -114,13 +114,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     }
     follow_previous_grid();
 
-    unsigned stage = 0, parity = 0;
-    auto advance = [&] {
-        if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    };
+    RingOf ring(stages);
     if (warp == 4 * CONSUMERS) {
         if (elect_sync(all_lanes)) {
             const unsigned a_rows = TOKENS / a_sharing, b_rows = WEIGHTS / b_sharing;
@@ -130,8 +124,8 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
             const unsigned own_a = base + DEPTH * b_bytes + rank_a * a_rows * WGMMA_ROW_BYTES;
             const unsigned own_b = base + rank_b * b_rows * WGMMA_ROW_BYTES;
             for (unsigned step = 0; step < steps; step++) {
-                const unsigned barrier = full + 8 * stage, at = stage * stage_bytes;
-                mbarrier_wait(empty + 8 * stage, parity ^ 1);
+                const unsigned barrier = full + 8 * ring.stage, at = ring.stage * stage_bytes;
+                mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
                 mbarrier_arrive_expect_tx(barrier, stage_bytes);
 #pragma unroll
                 for (unsigned d = 0; d < DEPTH; d++) {
@@ -141,7 +135,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
                     load_shared_rows<Of::A_MAJOR, BATCHED>(own_a + at + d * a_bytes, a_map, a_rows, x, token + rank_a * a_rows,
                                                            barrier, same_a, a_sharing > 1, product);
                 }
-                advance();
+                ring.advance();
             }
         }
         __syncwarp();
@@ -161,8 +155,8 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     bool ready = false;
     unsigned previous = 0;
     for (unsigned step = 0; step < steps; step++) {
-        const unsigned at = stage * (stage_bytes >> 4);
-        if (!ready) mbarrier_wait(full + 8 * stage, parity);
+        const unsigned at = ring.stage * (stage_bytes >> 4);
+        if (!ready) mbarrier_wait(full + 8 * ring.stage, ring.parity);
         wgmma_fence();
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
@@ -178,9 +172,9 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
         }
         wgmma_commit_group();
         const unsigned last = previous;
-        previous = stage;
-        advance();
-        ready = step + 1 < steps && mbarrier_test_wait_parity(full + 8 * stage, parity);
+        previous = ring.stage;
+        ring.advance();
+        ready = step + 1 < steps && mbarrier_test_wait_parity(full + 8 * ring.stage, ring.parity);
         wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
         // Only a stage that is filled again is released, so that no arrival is on its way to a CTA that may exit.
         if (step > 0 && step - 1 + stages < steps && releases) {

@@ -120,13 +120,7 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     }
     follow_previous_grid();
 
-    unsigned stage = 0, parity = 0;
-    auto advance = [&] {
-        if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    };
+    RingOf ring(stages);
     const unsigned steps = shares.steps;
     const bool shares_steps = cluster < shares.shares;
     const unsigned begin = shares_steps ? shares.begin(cluster) : 0, end = shares_steps ? shares.begin(cluster + 1) : 0;
@@ -153,13 +147,13 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                 const auto at = shares.place<Tile, BATCHED>(part.group, rank);
                 const int row = at.row + rank * own_rows, col = at.col;
                 for (unsigned step = part.begin; step < part.end; step++) {
-                    const unsigned a = base + stage * stage_bytes, barrier = full + 8 * stage;
-                    mbarrier_wait(empty + 8 * stage, parity ^ 1);
+                    const unsigned a = base + ring.stage * stage_bytes, barrier = full + 8 * ring.stage;
+                    mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
                     mbarrier_arrive_expect_tx(barrier, bytes);
                     load_rows<Of::B_MAJOR, COLUMNS, 1, BATCHED>(a + a_bytes, b_map, step * BK, col, barrier, 0, at.product);
                     load_shared_rows<Of::A_MAJOR, BATCHED>(a + rank * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK,
                                                            row, barrier, all, sharing > 1, at.product);
-                    advance();
+                    ring.advance();
                 }
             }
         }
@@ -180,13 +174,13 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
         for (unsigned i = 0; part_at(i, part); i++) {
             unsigned previous = 0;
             for (unsigned step = part.begin; step < part.end; step++) {
-                const unsigned a = base + stage * stage_bytes;
-                mbarrier_wait(full + 8 * stage, parity);
+                const unsigned a = base + ring.stage * stage_bytes;
+                mbarrier_wait(full + 8 * ring.stage, ring.parity);
                 multiply_tile<T, Of>(sums, a + consumer * ROWS * WGMMA_BLOCK_BYTES, a + a_bytes, step > part.begin);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > part.begin) release(previous);
-                previous = stage;
-                advance();
+                previous = ring.stage;
+                ring.advance();
             }
             wait_for_sums(sums);
             release(previous);

@@ -69,26 +69,20 @@ __device__ __forceinline__ void swapped_product(const TensorMap& a_map, const Te
         follow_previous_grid();
     }
 
-    unsigned stage = 0, parity = 0;
-    auto advance = [&] {
-        if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    };
+    RingOf ring(stages);
     if (warp == 4 * CONSUMERS) {
         if (elect_sync(all_lanes)) {
             const unsigned short all = ((1 << sharing) - 1) << part * sharing;
             const int own_rows = TOKENS / sharing;
             for (unsigned step = begin; step < end; step++) {
-                const unsigned a = base + stage * stage_bytes + b_bytes + share * own_rows * WGMMA_ROW_BYTES;
+                const unsigned a = base + ring.stage * stage_bytes + b_bytes + share * own_rows * WGMMA_ROW_BYTES;
                 if (!EARLY || step - begin >= early) {
-                    mbarrier_wait(empty + 8 * stage, parity ^ 1);
-                    load_weights(step, stage);
+                    mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+                    load_weights(step, ring.stage);
                 }
                 load_shared_rows<Of::A_MAJOR>(a, a_map, own_rows, step * WGMMA_BK, token + share * own_rows,
-                                              full + 8 * stage, all, sharing > 1);
-                advance();
+                                              full + 8 * ring.stage, all, sharing > 1);
+                ring.advance();
             }
         }
         __syncwarp();
@@ -98,8 +92,8 @@ __device__ __forceinline__ void swapped_product(const TensorMap& a_map, const Te
         float sums[ROWS][TOKENS / 2];
         unsigned previous = 0;
         for (unsigned step = begin; step < end; step++) {
-            const unsigned b = base + stage * stage_bytes;
-            mbarrier_wait(full + 8 * stage, parity);
+            const unsigned b = base + ring.stage * stage_bytes;
+            mbarrier_wait(full + 8 * ring.stage, ring.parity);
             multiply_tile<T, Swapped>(sums, b + consumer * ROWS * WGMMA_BLOCK_BYTES, b + b_bytes, step > begin);
             wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
             // Only a stage that is filled again is released, so that no arrival is on its way to a CTA that may exit.
@@ -108,8 +102,8 @@ __device__ __forceinline__ void swapped_product(const TensorMap& a_map, const Te
                 if (sharing == 1) mbarrier_arrive(released);
                 else mbarrier_arrive_shared_cluster(mapa_shared_cluster(released, part * sharing + lane));
             }
-            previous = stage;
-            advance();
+            previous = ring.stage;
+            ring.advance();
         }
         wait_for_sums(sums);
         if (sharing == 1 && ctas > 1) barrier_cluster_wait_acquire();

@@ -235,4 +235,18 @@ struct Ring {
     }
 };
 
+// The same in a ring of a number of buffers that is known at run time.
+struct RingOf {
+    const unsigned stages;
+    unsigned stage = 0, parity = 0;
+
+    __device__ __forceinline__ explicit RingOf(unsigned stages) : stages(stages) {}
+    __device__ __forceinline__ void advance() {
+        if (++stage == stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 }  // namespace ptxkit
