@@ -35,7 +35,7 @@ def counted(w, rows, columns):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("q", "k"), [(130, 130), (70, 200), (200, 70)])
-@pytest.mark.parametrize("lengths", ["equal", "random"])
+@pytest.mark.parametrize("lengths", ["equal", "random", "empty"])
 def test_steps_of_tiles_of_queries(causal, q, k, lengths):
     w = make(batch=3, heads=2, q=q, k=k, d=64, causal=causal, lengths=lengths)
     assert balance.steps_of_queries(w, 64, 32).tolist() == counted(w, 64, 32)
@@ -51,6 +51,19 @@ def test_steps_of_tiles_of_keys(causal, q, k):
         tiles = {n // 32 for n in range(q) if not causal or n + k - q >= first}
         expected.append(2 * len(tiles))
     assert found == expected * 2 * 2
+
+
+def test_the_steps_of_equal_sequences_are_computed_once():
+    """A batch of thousands of short sequences must not delay the choice of a variant."""
+    computed = []
+
+    def of_head(n, m):
+        computed.append((n, m))
+        return np.array([n, m])
+
+    found = balance.of_all_heads(2, of_head, [(1, 5), (2, 7), (1, 5)])
+    assert found.tolist() == [1, 5] * 2 + [2, 7] * 2 + [1, 5] * 2
+    assert sorted(computed) == [(1, 5), (2, 7)]
 
 
 @pytest.mark.parametrize(("batch", "tokens", "times"), [(8, 2048, 1.11), (4, 4096, 1.05), (2, 8192, 1.02), (1, 16384, 1.55)])

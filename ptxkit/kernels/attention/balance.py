@@ -9,7 +9,7 @@ many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -83,7 +83,7 @@ def steps_of_queries(w: AttentionSizes, queries: int, keys: int) -> Steps:
         steps = np.where(first < n, -(-visible // keys), 0)
         return steps[::-1] if w.causal else steps
 
-    return _of_heads(w.heads, (of_head(*counts) for counts in _lengths(w)))
+    return of_all_heads(w.heads, of_head, w.sequence_lengths())
 
 
 def steps_of_keys(w: AttentionSizes, keys: int, queries: int) -> Steps:
@@ -95,13 +95,10 @@ def steps_of_keys(w: AttentionSizes, keys: int, queries: int) -> Steps:
         steps = np.maximum(-(-n // queries) - seen_from, 0) * (w.heads // w.shared_heads)
         return np.where(first < m, steps, 0)
 
-    return _of_heads(w.shared_heads, (of_head(*counts) for counts in _lengths(w)))
+    return of_all_heads(w.shared_heads, of_head, w.sequence_lengths())
 
 
-def _lengths(w: AttentionSizes) -> Iterable[tuple[int, int]]:
-    """The numbers of queries and keys of each sequence."""
-    return [(int(n), int(m)) for n, m in zip(*(np.diff(starts) for starts in w.starts()), strict=True)]
-
-
-def _of_heads(heads: int, of_sequences: Iterable[Steps]) -> Steps:
-    return np.concatenate([np.tile(steps, heads) for steps in of_sequences])
+def of_all_heads(heads: int, of_head: Callable[[int, int], Steps], lengths: Sequence[tuple[int, int]]) -> Steps:
+    """The steps of all sequences. Those of equal lengths have the same ones, which are computed once."""
+    of_lengths = {counts: np.tile(of_head(*counts), heads) for counts in set(lengths)}
+    return np.concatenate([of_lengths[counts] for counts in lengths])

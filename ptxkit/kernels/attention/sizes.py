@@ -91,13 +91,15 @@ class AttentionSizes(Workload):
         q_starts, k_starts = (starts[sequence : sequence + 2] for starts in self.starts())
         return slice(*q_starts), slice(*k_starts)
 
+    def sequence_lengths(self) -> list[tuple[int, int]]:
+        """The numbers of queries and keys of each sequence."""
+        queries, keys = (np.diff(starts).tolist() for starts in self.starts())
+        return list(zip(queries, keys, strict=True))
+
     def pairs(self) -> int:
         """Pairs of a query and a key that it sees, of one head of all sequences."""
-        found = 0
-        for queries, keys in zip(*(np.diff(starts) for starts in self.starts()), strict=True):
-            n, m = int(queries), int(keys)
-            found += causal_pairs(n, m) if self.causal else n * m
-        return found
+        of_lengths = collections.Counter(self.sequence_lengths()).items()  # equal sequences have equal pairs
+        return sum(count * (causal_pairs(n, m) if self.causal else n * m) for (n, m), count in of_lengths)
 
     @property
     def wide(self) -> Any:
