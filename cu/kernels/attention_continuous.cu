@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
             if (last < 0) {
                 finish();  // the producer waits for the place of the queries before it loads others
                 store_nothing<D>(following);
+                __syncwarp();  // all lanes have read the number of the work item
                 consumer.signal(q_empty + 8 * q_at.stage);
                 q_at.advance();
                 continue;

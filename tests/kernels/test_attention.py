@@ -73,6 +73,12 @@ def test_late_copies_and_races(few_ctas, variant, completion):
     check(device, variant, batch=2, heads=1, q=140, k=200, d=64, causal=True, lengths="random")
 
 
+def test_all_lanes_have_read_the_number_of_a_tile_whose_queries_see_no_key_before_it_is_replaced(few_ctas):
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
+    tile = {"CONSUMERS": 1, "BN": 64, "STAGES": 2, "PING_PONG": 0}
+    check(device, "step7_continuous", tile, batch=1, heads=3, q=130, k=1, d=64, causal=True)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_tiles_from_a_counter_have_the_same_bits_in_every_launch(few_ctas, causal):
     """No launch clears the counter, which is 0 again after each. Sequences without queries have tiles that do not exist."""
