@@ -146,14 +146,13 @@ def _workload(kernel: Workload | type[Workload] | str) -> Workload:
 
 
 def _chosen(workload: Workload, names: str | Iterable[str] | None, tile: Mapping[str, Any] | None) -> Sequence[Variant]:
+    from ptxkit.workload.variant import require_tile_parameters
+
     wanted = [names] if isinstance(names, str) else None if names is None else list(names)
     if wanted == []:
         raise UsageError("assert_verified takes at least one variant; without one nothing would be verified")
     chosen = list(workload.variants().values()) if wanted is None else [workload.variant(name) for name in wanted]
-    for name in tile or {}:
-        if not any(name in variant.tile for variant in chosen):
-            known = ", ".join(dict.fromkeys(n for v in chosen for n in v.tile)) or "none"
-            raise UsageError(f"{workload.name} has no tile parameter {name}; there are {known}")
+    require_tile_parameters(workload, chosen, tile or {}, every=wanted is None)
     return chosen
 
 

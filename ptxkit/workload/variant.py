@@ -292,5 +292,27 @@ def variant(
     return declare if function is None else declare(function)
 
 
+def require_tile_parameters(
+    workload: Described | type[Described], variants: Sequence[Variant], names: Iterable[str], *, every: bool
+) -> None:
+    """Check that each name is a tile parameter of at least one of the variants.
+
+    Args:
+        every: whether these are all variants of the workload; else the message names them, because others may have it.
+
+    Raises:
+        UsageError: a name is not.
+    """
+    for name in names:
+        if not any(name in variant.tile for variant in variants):
+            known = ", ".join(dict.fromkeys(n for v in variants for n in v.tile)) or "none"
+            owner = f"{workload.name} has no"
+            if not every:
+                listed = ", ".join(v.name for v in variants)
+                one = len(variants) == 1
+                owner = f"variant {listed} of {owner}" if one else f"none of the variants {listed} of {workload.name} has the"
+            raise UsageError(f"{owner} tile parameter {name}; there are {known}")
+
+
 def _is_permission(verdict: bool | str | None) -> bool:
     return verdict is None or verdict is True

@@ -15,6 +15,7 @@ from ptxkit.targets import Target
 from ptxkit.workload import registry
 from ptxkit.workload.data import Data
 from ptxkit.workload.launch import dim3
+from ptxkit.workload.variant import require_tile_parameters
 from ptxkit.workload.workload import snake_case
 
 
@@ -186,6 +187,14 @@ class TestTiles:
     def test_bad_overrides_are_named(self, target, overrides, message):
         with pytest.raises(UsageError, match=message):
             self.fused.select_tile(RowScale(), Target.parse(target), overrides)
+
+    def test_a_parameter_of_another_variant_is_refused_with_the_names_of_the_chosen_ones(self):
+        """The kernel has the parameter: without the name of the variant the message would be wrong."""
+        complaint = "row_scale has no tile parameter STAGES; there are THREADS, CLUSTER$"
+        with pytest.raises(UsageError, match=f"^variant fused of {complaint}"):
+            require_tile_parameters(RowScale(), [self.fused], ["CLUSTER", "STAGES"], every=False)
+        with pytest.raises(UsageError, match=f"^{complaint}"):
+            require_tile_parameters(RowScale(), list(RowScale.variants().values()), ["STAGES"], every=True)
 
     def test_a_tile_is_a_hashable_mapping_with_attributes(self):
         tile = Tile({"A": 1, "B": "x"})

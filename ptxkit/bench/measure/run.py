@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.bench.cases import Plan
 from ptxkit.bench.measure.benchmark import Benchmark, Say, silent
 from ptxkit.bench.measure.method import Method
-from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.errors import UnavailableError
 from ptxkit.workload import execute
 from ptxkit.workload.choice import Choice, choose
 from ptxkit.workload.resolve import resolve, target_for, unavailable
+from ptxkit.workload.variant import Variant, require_tile_parameters
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
-    from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
 
 SCHEMA_PLAN = "ptxkit.plan/1"
@@ -63,10 +63,7 @@ class Run:
         self.target = target or device.target
         self.iterations = iterations
         self.variants = [workload.variant(name) for name in names] or list(workload.variants().values())
-        for name in self.tile:
-            if not any(name in variant.tile for variant in self.variants):
-                known = ", ".join(dict.fromkeys(n for v in self.variants for n in v.tile)) or "none"
-                raise UsageError(f"{workload.name} has no tile parameter {name}; there are {known}")
+        require_tile_parameters(workload, self.variants, self.tile, every=not names)
         self.benchmark = Benchmark(
             device,
             method=Method.quick(iterations, len(self.variants)),
