@@ -20,7 +20,7 @@ struct Quantizer {
     float scale, inverse;
 
     // `standard` is NaN if the row's statistics are. The inverse of a scale below 2^-128 overflows f32 and is replaced
-    // by the largest f32, which is near enough.
+    // by the largest f32, so that the results of such a row are too small.
     __device__ __forceinline__ Quantizer(float largest, float standard)
         : scale(standard == standard ? largest * (1.0f / 127.0f) : standard),
           inverse(fminf(127.0f / largest, 3.4028235e38f)) {}

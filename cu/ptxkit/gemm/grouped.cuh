@@ -56,7 +56,7 @@ struct Narrow<e4m3> {
 };
 
 // The scale of a row whose largest magnitude is known, and its inverse. The inverse of a scale below 2^-128 overflows
-// f32 and is replaced by the largest f32, which is near enough; a row of zeros has scale 0.
+// f32 and is replaced by the largest f32, so that the results of such a row are too small; a row of zeros has scale 0.
 template <class T>
 struct RowQuantizer {
     float scale, inverse;
