@@ -152,7 +152,7 @@ class ClusterExecutor:
                 return list(self._repeated.pop(worker).future.result())
         return list(self._again(known, budget_s).future.result())  # on a worker that came later
 
-    def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
+    def leaders_elsewhere(self) -> list[list[dict[str, Any]]]:
         """See :class:`~ptxkit.sweep.executor.Executor`; a worker that cannot is left out."""
         found = []
         for worker, job in self._repeated.items():

@@ -47,8 +47,8 @@ class Executor(Protocol):
             FaultError: they could not be measured.
         """
 
-    def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
-        """What :meth:`leaders` finds on each of the other GPUs, at the same time; empty where there is one GPU only."""
+    def leaders_elsewhere(self) -> list[list[dict[str, Any]]]:
+        """What the last call of :meth:`leaders` finds on each of the other GPUs; empty where there is one GPU only."""
 
     def report(self) -> str:
         """The state of the workers for the line of progress, in further lines about each of them; or ""."""

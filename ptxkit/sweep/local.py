@@ -99,7 +99,7 @@ class LocalExecutor:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
         return self.process.leaders(tiles, budget_s)
 
-    def leaders_elsewhere(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[list[dict[str, Any]]]:
+    def leaders_elsewhere(self) -> list[list[dict[str, Any]]]:
         """See :class:`~ptxkit.sweep.executor.Executor`: there is one GPU."""
         return []
 

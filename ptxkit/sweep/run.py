@@ -276,7 +276,7 @@ class Sweep:
     def _elsewhere(self, chosen: Sequence[Entry], rows: list[dict[str, Any]], say: Callable[[str], None]) -> None:
         """Compare the leaders on the other GPUs of a cluster, too; their times decide nothing."""
         say(f"measuring the best {len(chosen)} against each other on the other GPUs")
-        others = self._executor.leaders_elsewhere([e.tile for e in chosen], self.leader_budget_s)
+        others = self._executor.leaders_elsewhere()
         for found in others:
             for entry, row in zip(chosen, found, strict=True):
                 self.journal.add(_again_measured(entry, row), leader=True, other_gpu=True)

@@ -90,13 +90,7 @@ plain:
   ret void
 look:
   %M = call ptr @recall(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 31)
-  %new = icmp eq ptr %M, null
-  br i1 %new, label %compute, label %known
-known:
-  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
-  %old = load i64, ptr %op
-  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 %old, i64 0, i64 0)
-  ret void
+{SECTORS_IF_KNOWN}
 compute:
   %v = load <32 x i64>, ptr %addresses, align 8
   br label %lane
@@ -174,15 +168,7 @@ plain:
   ret void
 look:
   %M = call ptr @recall(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 3)
-  %new = icmp eq ptr %M, null
-  br i1 %new, label %compute, label %known
-known:
-  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
-  %old = load i64, ptr %op
-  %op1 = getelementptr i64, ptr %M, i64 {M_SECOND}
-  %old1 = load i64, ptr %op1
-  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 0, i64 %old, i64 %old1)
-  ret void
+{WAVEFRONTS_IF_KNOWN}
 compute:
   %v = load <32 x i64>, ptr %addresses, align 8
   %s = call <32 x i64> @splat64(i64 %shift)

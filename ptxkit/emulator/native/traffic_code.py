@@ -28,6 +28,25 @@ class Memory(IntEnum):
     SIZE = LANES + 8
 
 
+_SECTORS_IF_KNOWN = """  %new = icmp eq ptr %M, null
+  br i1 %new, label %compute, label %known
+known:
+  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
+  %old = load i64, ptr %op
+  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 %old, i64 0, i64 0)
+  ret void"""
+"""After a call of ``@recall``: counts the sectors that are remembered and returns; the block ``compute`` follows."""
+_WAVEFRONTS_IF_KNOWN = """  %new = icmp eq ptr %M, null
+  br i1 %new, label %compute, label %known
+known:
+  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
+  %old = load i64, ptr %op
+  %op1 = getelementptr i64, ptr %M, i64 {M_SECOND}
+  %old1 = load i64, ptr %op1
+  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 0, i64 %old, i64 %old1)
+  ret void"""
+"""The same for wavefronts and bank conflicts of shared memory."""
+
 _TEXT = """
 declare i64 @llvm.cttz.i64(i64, i1)
 
@@ -201,13 +220,7 @@ plain:
   ret void
 count:
   %M = call ptr @recall(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 31)
-  %new = icmp eq ptr %M, null
-  br i1 %new, label %compute, label %known
-known:
-  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
-  %old = load i64, ptr %op
-  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 %old, i64 0, i64 0)
-  ret void
+{SECTORS_IF_KNOWN}
 compute:
   %keys = alloca <32 x i64>
   %v = load <32 x i64>, ptr %addresses, align 8
@@ -232,13 +245,7 @@ count:
   %bytes = mul i64 %words, 4
   %low = sub i64 %bytes, 1
   %M = call ptr @recall(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 %low)
-  %new = icmp eq ptr %M, null
-  br i1 %new, label %compute, label %known
-known:
-  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
-  %old = load i64, ptr %op
-  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 %old, i64 0, i64 0)
-  ret void
+{SECTORS_IF_KNOWN}
 compute:
   %keys = alloca [32 x i64]
   %shift = call i64 @llvm.cttz.i64(i64 %bytes, i1 true)
@@ -327,15 +334,7 @@ plain:
   ret void
 count:
   %M = call ptr @recall(ptr %C, ptr %addresses, i32 %mask, i64 %slot, i64 3)
-  %new = icmp eq ptr %M, null
-  br i1 %new, label %compute, label %known
-known:
-  %op = getelementptr i64, ptr %M, i64 {M_FIRST}
-  %old = load i64, ptr %op
-  %op1 = getelementptr i64, ptr %M, i64 {M_SECOND}
-  %old1 = load i64, ptr %op1
-  call void @traffic(ptr %C, i64 %slot, i32 %mask, i64 0, i64 %old, i64 %old1)
-  ret void
+{WAVEFRONTS_IF_KNOWN}
 compute:
   %words = alloca <32 x i64>
   %v = load <32 x i64>, ptr %addresses, align 8
@@ -395,7 +394,9 @@ done:
 
 
 def with_memory(text: str) -> str:
-    """Text with the positions of :class:`Memory` for ``{M_KEY}`` and the like, and those of the context."""
+    """Text with the positions of :class:`Memory` for ``{M_KEY}`` and the like, those of the context, and the blocks that
+    count what is remembered."""
+    text = text.replace("{SECTORS_IF_KNOWN}", _SECTORS_IF_KNOWN).replace("{WAVEFRONTS_IF_KNOWN}", _WAVEFRONTS_IF_KNOWN)
     for name in Memory:
         text = text.replace("{M_" + name.name + "}", str(int(name)))
     for kind in Arranged:
