@@ -98,7 +98,10 @@ class Expectations:
         return made
 
     def unrecorded(self, chosen: Sequence[Plan]) -> list[Plan]:
-        """The plans whose cases are not in the file; all where there is no file.
+        """The plans whose cases are not in the file, or not with the variants that the plan names; all where there is no file.
+
+        A plan that names no variant needs the one that :func:`ptxkit.workload.choice.choose` takes, so that a case is measured
+        again once a newer variant is the choice.
 
         Raises:
             UsageError, FileAccessError: the file is something else, or cannot be read.
@@ -106,7 +109,22 @@ class Expectations:
         from ptxkit.bench.recorded import key_of
 
         recorded = self._reader(self.path)["cases"] if self.path.is_file() else {}
-        return [plan for plan in chosen if key_of(plan) not in recorded]
+        rows = {key: set(case["rows"]) for key, case in recorded.items()}
+        return [
+            plan for plan in chosen if (key := key_of(plan)) not in rows or not rows[key].issuperset(self._wanted(plan))
+        ]
+
+    def _wanted(self, plan: Plan) -> tuple[str, ...]:
+        """The variants that a record of the plan must have; none where no variant can run."""
+        from ptxkit.workload.choice import choose
+
+        if plan.variants:
+            return plan.variants
+        try:
+            choice = choose(plan.workload.on(self._device.facts_for(self._arch)), self._device, self._arch)
+        except UnavailableError:
+            return ()
+        return (choice.chosen.name,)
 
     def enter(self, results: Results) -> None:
         """Enter the cases that are new since the last call in the file, with ``update``; called after each case."""

@@ -129,7 +129,8 @@ RUN_HEADINGS = {
 @click.option(
     "--unrecorded",
     is_flag=True,
-    help="Measure only the cases that are not among the expectations; leave out those for which there is too little memory.",
+    help="Measure only the cases that are not among the expectations, or not with the variant that is chosen now; leave out "
+    "those for which there is too little memory.",
 )
 @click.option("--stop-after", type=SECONDS, metavar="SECONDS", help="Begin no further case after this time.")
 def run(

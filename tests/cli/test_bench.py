@@ -962,6 +962,17 @@ def test_only_cases_without_a_record_are_measured(counts, capsys, tmp_path):
     assert counts(*words, "--check") == 2
 
 
+def test_a_case_without_a_record_of_the_chosen_variant_is_measured(counts, capsys):
+    assert counts("saxpy:ptx", "--sizes", "2048", "--update-expectations") == 0
+    assert counts("saxpy:ptx", "--sizes", "2048", "--unrecorded") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("all of 1 cases are recorded in ")
+    assert counts("saxpy", "--sizes", "2048", "--unrecorded", "--update-expectations") == 0
+    assert {"ptx", "scalar", "vectorized"} == set(json.loads(counts.file.read_text())["cases"]["saxpy n=2048"]["rows"])
+    capsys.readouterr()
+    assert counts("saxpy", "--sizes", "2048", "--unrecorded") == 0
+    assert capsys.readouterr().out.startswith("all of 1 cases are recorded in ")
+
+
 def test_each_case_is_recorded_before_the_next_one_begins(counts, monkeypatch):
     from ptxkit.bench.measure.benchmark import Benchmark
 
