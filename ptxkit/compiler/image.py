@@ -12,7 +12,7 @@ from pathlib import Path
 from ptxkit.compiler.templates import templates
 from ptxkit.errors import MissingKernelError
 from ptxkit.isa.comments import without_comments
-from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature, template_list
+from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature, spellings, template_list
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,7 @@ class Image:
 def _spellings(mangled: str) -> tuple[str, ...]:
     """The names by which a kernel may be given."""
     types, arguments = parameter_list(mangled), template_list(mangled)
-    names = base_name(mangled), qualified_name(mangled)
-    return tuple(name + more for name in names for more in dict.fromkeys(("", types, arguments)))
+    return tuple(name + more for name in spellings(mangled) for more in dict.fromkeys(("", types, arguments)))
 
 
 def entry_names(ptx: str) -> list[str]:

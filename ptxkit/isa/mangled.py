@@ -1,6 +1,7 @@
 """Readable names of functions: the plain name inside a mangled one (Itanium C++ ABI, "Mangling")."""
 
 import re
+from itertools import combinations
 
 from ptxkit.isa.parameter_types import parameter_types, template_arguments
 
@@ -21,6 +22,16 @@ def qualified_name(mangled: str) -> str:
     """
     shown = ["(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name for name in _names(mangled)]
     return "::".join(shown) or mangled
+
+
+def spellings(mangled: str) -> tuple[str, ...]:
+    """The plain name, with none, some or all of its namespaces.
+
+    C++ lets inline namespaces be left out, and a mangled name does not say which these are.
+    """
+    *namespaces, plain = qualified_name(mangled).split("::")
+    chosen = (c for count in range(len(namespaces) + 1) for c in combinations(namespaces, count))
+    return tuple("::".join((*some, plain)) for some in chosen)
 
 
 def template_list(mangled: str) -> str:
@@ -51,7 +62,8 @@ def _names(mangled: str) -> list[str]:
     while number := re.match(r"L?(\d+)", mangled[position:]):
         start = position + number.end()
         position = start + int(number[1])
-        names.append(mangled[start:position])
+        if not mangled.startswith("_INTERNAL_", start):  # of a source file, for what is static
+            names.append(mangled[start:position])
         if not match[1]:
             break
     return names

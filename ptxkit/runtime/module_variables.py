@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.errors import UsageError
-from ptxkit.isa.mangled import qualified_name
+from ptxkit.isa.mangled import qualified_name, spellings
 from ptxkit.runtime.buffers import DeviceArray, Memory
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class ModuleVariable:
 class ModuleGlobals(Mapping[str, DeviceArray]):
     """The ``__device__`` and ``__constant__`` variables of a loaded module as device arrays, by name.
 
-    A name is the mangled one, the qualified one (``ns::table``) or the last part of it (``table``) if that is unique. Scalars
-    have the type of the PTX and the shape (). Arrays and structures are bytes in the PTX of NVRTC: ``.view(dtype, shape)``
-    gives them their type. ``copy_from`` or an assignment writes, ``numpy`` reads.
+    A name is the mangled one, or the plain one (``table``), with all or some of its namespaces (``ns::table``), if that is
+    unique. Scalars have the type of the PTX and the shape (). Arrays and structures are bytes in the PTX of NVRTC:
+    ``.view(dtype, shape)`` gives them their type. ``copy_from`` or an assignment writes, ``numpy`` reads.
 
     Args:
         memory: the device.
@@ -103,13 +103,14 @@ class ModuleGlobals(Mapping[str, DeviceArray]):
         if isinstance(name, str):
             if name in self._variables:
                 return name
-            matches = [v for v in self._variables if name in (qualified_name(v), plain(v))]
+            matches = [v for v in self._variables if name in (*spellings(v), plain(v))]
+            if len(matches) > 1 and name in (whole := [qualified_name(v) for v in matches]) and whole.count(name) == 1:
+                return matches[whole.index(name)]  # that of no namespace, if there is one
             if len(matches) == 1:
                 return matches[0]
             if matches:
-                several = ", ".join(qualified_name(v) or v for v in matches)
-                raise UsageError(f"several variables are called {name!r}: {several}")
-        listed = ", ".join(plain(v) for v in self._variables) or "none"
+                raise UsageError(f"several variables are called {name!r}: {', '.join(map(self._shown, matches))}")
+        listed = ", ".join(map(self._shown, self._variables)) or "none"
         near = get_close_matches(str(name), [plain(v) for v in self._variables], n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has: {listed}"
         raise UsageError(f"there is no variable {name!r} in global or constant memory of this module; {hint}")
@@ -127,7 +128,14 @@ class ModuleGlobals(Mapping[str, DeviceArray]):
         return len(self._variables)
 
     def __repr__(self) -> str:
-        return f"ModuleGlobals({', '.join(plain(v) for v in self._variables) or 'none'})"
+        return f"ModuleGlobals({', '.join(map(self._shown, self._variables)) or 'none'})"
+
+    def _shown(self, name: str) -> str:
+        """The shortest name of a variable that no other one has."""
+        for kind in (plain, qualified_name):
+            if [kind(v) for v in self._variables].count(kind(name)) == 1:
+                return kind(name)
+        return name
 
 
 def module_globals(memory: Memory, module: Module, locate: Callable[[str], tuple[int, int] | None]) -> ModuleGlobals:

@@ -96,3 +96,13 @@ def test_what_does_not_fit_a_variable_is_refused(module):
     ):
         with pytest.raises(UsageError, match=message):
             module.globals[name] = value
+
+
+def test_the_namespaces_of_inline_and_static_names():
+    source = """namespace lib { namespace detail { static __device__ int total = 3; template <int N> __device__ int of = N; }
+    inline namespace v2 { __global__ void add(int* y) { *y = detail::total += detail::of<4> + detail::of<5>; } } }"""
+    module = ptxkit.compile(source, device="emulator")
+    module["lib::add"](y := np.zeros(1, np.int32), grid=1, block=1)
+    assert y[0] == module.globals["lib::detail::total"].numpy() == 12
+    with pytest.raises(UsageError, match="several variables are called 'of': _ZN3lib6detail2ofILi4EEE, "):
+        module.globals["of"]

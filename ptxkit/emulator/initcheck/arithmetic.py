@@ -24,7 +24,6 @@ Sources = list[Shadow | None]
 
 _MOVES = {
     "mov": None,
-    "cvta": None,
     "brev": None,
     "shl": (0,),
     "shr": (0,),
@@ -59,9 +58,10 @@ def results(w: Instrumented, values: tuple[Lanes, ...], sources: Sources) -> lis
     if w.name in ("and", "or", "xor", "not", "lop3"):
         found = _one(w, _bitwise(w.name, values, sources), sources)
         return flagged(found, FIELD if w.name == "and" else 0, w.name in _INSERTIONS)
+    if w.name == "cvta":  # it adds or subtracts the address of a window
+        return _one(w, _carried(_union(sources, unsigned(w.destinations[0].type))), sources)
     if _is_integer_sum(w):
-        bits = _union(sources, unsigned(w.destinations[0].type))
-        return flagged(_one(w, bits | (~bits + bits.dtype.type(1)), sources), COMPUTED)
+        return flagged(_one(w, _carried(_union(sources, unsigned(w.destinations[0].type))), sources), COMPUTED)
     if w.name == "setp" and w.parts[0] in ("eq", "ne") and len(sources) == 2:
         return flagged(_compared(w, values, sources), COMPUTED)
     return flagged(smeared(w, sources), COMPUTED)
@@ -123,6 +123,12 @@ def _moved(w: Instrumented, values: tuple[Lanes, ...], sources: Sources) -> list
             bits = bits | every(steering, bits.dtype)
         out.append(shadow(bits, origin))
     return out
+
+
+def _carried(bits: Lanes) -> Lanes:
+    """The undefined bits of a sum whose operands have these: all from the lowest on."""
+    carried: Lanes = bits | (~bits + bits.dtype.type(1))
+    return carried
 
 
 def _union(sources: Sources, dtype: np.dtype) -> Lanes:

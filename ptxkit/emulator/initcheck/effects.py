@@ -133,6 +133,8 @@ def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
     if not check.follows(w, x, values[0]):
         return None
     bits = _moved(check, w, x, list(values))
+    if x.mask is not None:  # what the other lanes would read is no result
+        bits = [np.where(x.mask, b, b.dtype.type(0)) for b in bits]
     if not any(b.any() for b in bits):
         return None
     return _elements(check, w, x, values[0], bits)

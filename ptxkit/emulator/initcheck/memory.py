@@ -20,6 +20,7 @@ from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.memory.address_table import AddressTable
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.atomic_lock import AtomicLock
+from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.asynchronous import Collected, Operation
 from ptxkit.emulator.simt.state import MemoryState
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -141,6 +142,7 @@ class Mirror:
         self.tracks_memory = tracks_memory
         self.memory = UndefinedMemory(wave.launch.machine.memory)
         self.shared: NDArray[np.uint8] = np.full(len(wave.shared), 0xFF if tracks_memory else 0, np.uint8)
+        self.shared.reshape(-1, wave.shared_stride)[:, :SHARED_BASE] = 0  # the system sets what it reserves to zero
         self.wave = wave.on_memory(_Machine(self.memory), self.shared)
         self.wave.provide(Mbarriers, _silent(self.wave))
         self.tally = Tally(0, False)

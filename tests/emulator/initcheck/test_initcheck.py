@@ -134,6 +134,37 @@ def test_local_memory():
     run("mov.b16 %h0, 1;" + vector + "shr.u32 %r11, %r11, 16; st.global.u32 [%rd21], %r11;")
 
 
+@pytest.mark.parametrize("to", ["", ".to"])
+@pytest.mark.parametrize("space", ["local", "shared"])
+def test_a_converted_address_is_undefined_in_the_threads_in_which_the_given_one_is(to, space):
+    """Converting adds or subtracts the beginning of a window, where there is one: of no undefined bits, nothing."""
+    body = f"@%p0 mov.b64 %rd5, 64; cvta{to}.{space}.u64 %rd6, %rd5; "
+    run("setp.lt.u32 %p0, %r0, 5;" + body + "@%p0 st.global.u32 [%rd21], %rd6;")
+    refused("setp.lt.u32 %p0, %r0, 5;" + body + "st.global.u32 [%rd21], %rd6;", r"thread \(5, 0, 0\)")
+
+
+@pytest.mark.parametrize("block", [1, 31, 33])
+def test_the_address_of_a_local_array_may_be_passed_to_a_function(block):
+    """The lanes that the last warp lacks read nothing."""
+    source = """__device__ __noinline__ int get(volatile int* p) { return p[0]; }
+    extern "C" __global__ void k(int* y, int n) { volatile int a[2]; a[0] = n; y[threadIdx.x] = get(a); }"""
+    ptxkit.compile(source, device="emulator")["k"](y := np.zeros(64, np.int32), np.int32(7), grid=1, block=block)
+    assert y.tolist() == [7] * block + [0] * (64 - block)
+
+
+def test_the_shared_memory_that_the_system_reserves_is_initialised():
+    source = """#include <cooperative_groups.h>
+    namespace cg = cooperative_groups;
+    extern "C" __global__ void k(int* y) {
+        __shared__ cg::block_tile_memory<64> memory;
+        auto tile = cg::tiled_partition<64>(cg::this_thread_block(memory));
+        tile.sync();
+        y[threadIdx.x] = tile.thread_rank();
+    }"""
+    ptxkit.compile(source, device=device())["k"](y := np.zeros(64, np.int32), grid=1, block=64)
+    assert (y == np.arange(64)).all()
+
+
 def test_a_called_functions_stack_is_new_each_time():
     before = """.func (.param .b32 out) f(.param .b32 in)
     { .reg .b32 %a; .reg .pred %q; .local .b32 kept; ld.param.b32 %a, [in]; setp.eq.u32 %q, %a, 0;
