@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
@@ -130,7 +131,13 @@ def _sources(request: Request, found: Closure) -> tuple[str, ...]:
 
 
 def _unchanged(found: Closure) -> bool:
-    return hashes(found.headers) == found.headers and not any(Path(path).exists() for path in found.absent)
+    return hashes(found.headers) == found.headers and not any(_path(path).exists() for path in found.absent)
+
+
+@lru_cache(maxsize=4096)
+def _path(text: str) -> Path:
+    """The path of a header. All programs have the same ones, and making a path takes longer than asking for its file."""
+    return Path(text)
 
 
 def hashes(paths: Iterable[str]) -> dict[str, str] | None:
@@ -138,7 +145,7 @@ def hashes(paths: Iterable[str]) -> dict[str, str] | None:
     found = {}
     for path in paths:
         try:
-            found[path] = digest(Path(path).read_bytes())
+            found[path] = digest(_path(path).read_bytes())
         except OSError:
             return None
     return found
@@ -156,7 +163,7 @@ def _read_manifest(cache: Cache, base: str) -> Closure | None:
         cache.drop(f"{base}-headers")
         return None
     contents = hashes(headers)
-    if contents is None or any(Path(path).exists() for path in absent):
+    if contents is None or any(_path(path).exists() for path in absent):
         return None
     return Closure(contents, set(absent))
 

@@ -69,9 +69,11 @@ def parse_constant(tokens: Tokens) -> Immediate:
     """
     i = tokens.i
     text = tokens.texts[i]
-    if text.isdecimal() and tokens.texts[i + 1] in _ENDS and (text[0] != "0" or text == "0") and len(text) < 19:
-        tokens.i = i + 1  # fast path: nearly every constant is a single literal
-        return Immediate(int(text))
+    if text.isdecimal() and (text[0] != "0" or text == "0") and len(text) < 19:
+        following = tokens.texts[i + 1]
+        if following in _ENDS or following[:1] == ".":
+            tokens.i = i + 1  # fast path: nearly every constant is a single literal
+            return Immediate(int(text))
     value = _ternary(tokens)
     return Immediate(value.number, value.width, value.bits)
 

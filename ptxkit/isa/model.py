@@ -7,7 +7,7 @@ The model is independent of execution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
@@ -319,6 +319,18 @@ class Function:
     def symbols(self) -> frozenset[str]:
         """The names of variables, functions and labels that its instructions use."""
         return frozenset(name for i in self.instructions for operand in i.operands for name in symbols_in(operand))
+
+    def may_mention(self, words: Iterable[str]) -> bool:
+        """Whether its body may contain one of these names, directives or instructions, given without modifiers.
+
+        False is certain. True says nothing where the body was parsed already; a function whose body is not
+        (:mod:`ptxkit.isa.outline`) looks for the words in its text, so that a caller reads the body only if they are there.
+        """
+        return True
+
+    def has_opcode(self, opcode: str) -> bool:
+        """Whether one of its instructions has this opcode, given with all modifiers."""
+        return any(i.opcode == opcode for i in self.instructions)
 
 
 @dataclass(frozen=True, slots=True)

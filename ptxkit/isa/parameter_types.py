@@ -39,6 +39,7 @@ BUILTIN = {  # code -> (kind, dtype, text) of a CppType
     "DF16_": ("number", "f2", "_Float16"),
     "DF16b": ("number", "bfloat16", "__bf16"),
 }
+_BUILTIN_LENGTHS = sorted({len(code) for code in BUILTIN})
 _CLASSES = {  # structures around one number
     "__half": "f2",
     "c10::Half": "f2",
@@ -200,8 +201,10 @@ class _Reader:
     # -- types -------------------------------------------------------------------------------------------------------
 
     def type(self) -> CppType:
-        for code, builtin in BUILTIN.items():
-            if self.accept(code):
+        for length in _BUILTIN_LENGTHS:  # no code is the beginning of another one
+            code = self.text[self.at : self.at + length]
+            if (builtin := BUILTIN.get(code)) is not None:
+                self.at += length
                 return CppType(*builtin)
         code = self.peek()
         if code in ("r", "V", "K"):

@@ -42,10 +42,12 @@ def parse(text: str, path: str = "<ptx>") -> Module:
         PtxSyntaxError: with ``path:line:column``, what was found and what was expected; its log shows the line.
     """
     with without_collection():
-        return _ModuleParser(text, path).parse()
+        return ModuleParser(text, path).parse()
 
 
-class _ModuleParser:
+class ModuleParser:
+    """Parses one text; :func:`parse` is the entry point."""
+
     def __init__(self, text: str, path: str) -> None:
         self.tokens = Tokens(text, path)
         self.blocks, self.labels = _blocks(self.tokens)
@@ -61,6 +63,7 @@ class _ModuleParser:
         self.of_threads: dict[str, int] = {}  # registers and local variables of module scope -> where their declaration starts
 
     def parse(self) -> Module:
+        """See :func:`parse`."""
         tokens = self.tokens
         while tokens.text:
             self._statement()
@@ -237,14 +240,19 @@ class _ModuleParser:
         if before is not None and not before.declared_only:
             raise tokens.error(f"'{name}' is defined twice (before at line {before.line})", brace)
         self.functions[name] = header  # keeps the order of the source; replaced after the body
+        self.functions[name] = self._defined(header, brace)
+
+    def _defined(self, header: Function, brace: int) -> Function:
+        """Takes the body, after its opening ``brace``, and returns the function with it."""
+        tokens = self.tokens
         body = BodyParser(
-            tokens, (*returns, *params), self.labels, self.variables, self.names, self.files, self._note_unknown
+            tokens, (*header.returns, *header.params), self.labels, self.variables, self.names, self.files, self._note_unknown
         )
-        if self.of_threads and is_entry:
+        if self.of_threads and header.is_entry:
             named = self.of_threads.keys() & set(tokens.texts[brace : self.blocks[brace]])
             body.declare(sorted({self.of_threads[name] for name in named}))
         body.parse()
-        self.functions[name] = replace(
+        return replace(
             header,
             registers=body.registers,
             variables=body.variables,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ptxkit.isa.model import Instruction, SpecialRegister
+from ptxkit.isa.model import Function, Instruction, SpecialRegister
 
 GRID_WORKSPACE = frozenset({"%envreg1", "%envreg2"})
 """The high and the low half of the address of the workspace of a cooperative launch; 0 in other launches. The workspace
@@ -25,9 +25,10 @@ def special_registers(instructions: Iterable[Instruction]) -> frozenset[str]:
     return frozenset(o.name for i in instructions for o in i.operands if isinstance(o, SpecialRegister))
 
 
-def reads_grid_workspace(instructions: Iterable[Instruction]) -> bool:
-    """Whether the code contains ``this_grid()``, which reads the address of the workspace of a cooperative launch."""
-    return special_registers(instructions) >= GRID_WORKSPACE
+def reads_grid_workspace(function: Function) -> bool:
+    """Whether a kernel contains ``this_grid()``, which reads the address of the workspace of a cooperative launch."""
+    return function.may_mention(GRID_WORKSPACE) and special_registers(function.instructions) >= GRID_WORKSPACE
+
 
 DRIVER_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
 """Functions that device code declares extern and the driver provides. CUDA C++ Programming Guide, "Formatted Output",

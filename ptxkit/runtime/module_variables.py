@@ -140,17 +140,22 @@ class ModuleGlobals(Mapping[str, DeviceArray]):
 
 def module_globals(memory: Memory, module: Module, locate: Callable[[str], tuple[int, int] | None]) -> ModuleGlobals:
     """The variables of a module at module scope and in its functions."""
-    inside = [v for f in module.functions.values() for v in f.variables.values()]
-    return ModuleGlobals(memory, [*module.variables.values(), *inside], locate)
+    return ModuleGlobals(memory, _variables(module), locate)
+
+
+def _variables(module: Module) -> list[Variable]:
+    """Those at module scope, and those of functions that persist between launches."""
+    functions = (f for f in module.functions.values() if f.may_mention((".global", ".const")))
+    return [*module.variables.values(), *(v for f in functions for v in f.variables.values())]
 
 
 def written_variables(module: Module) -> list[Variable]:
     """The variables of a module, and of its functions, that kernels can write: those that code or an initialiser names."""
-    inside = (variable for function in module.functions.values() for variable in function.variables.values())
-    every = [*module.variables.values(), *inside]
+    every = _variables(module)
     found = [v for v in every if v.space == "global" and v.bytes and not v.name.startswith(STRING)]
     if not found:
         return []
-    named = {name for function in module.functions.values() for name in function.symbols()}
+    names = [*(v.name for v in found), ".global"]  # a variable of a function may have another name there
+    named = {name for f in module.functions.values() if f.may_mention(names) for name in f.symbols()}
     named.update(symbol for variable in every for _, symbol, *_ in variable.relocations)
     return [v for v in found if v.name in named]

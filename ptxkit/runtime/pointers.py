@@ -53,6 +53,8 @@ def handles(function: Function) -> dict[str, str]:
 
     A parameter is a handle if a texture or surface instruction that accesses texels names it, and nothing else, as its object.
     """
+    if not function.may_mention(_OBJECTS):
+        return {}
     accesses = [i for i in function.instructions if i.name in _OBJECTS]
     if not accesses:
         return {}

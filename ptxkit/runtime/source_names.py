@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[\w>*&\]]\s*[\s*&>]\s*(\w+)\s*(?:\[[^\]]*\]\s*)*$")  # after a type; "int" alone is not a name
 
 
+@lru_cache(maxsize=64)
 def parameter_names(kernel: str, count: int, source: str) -> tuple[str, ...] | None:
     """Names of the ``count`` parameters where the source text defines ``kernel`` (its plain name).
 

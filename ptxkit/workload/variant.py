@@ -106,7 +106,8 @@ class Variant:
         """All tiles that the constraint allows and that have the values in ``fixed``, preferred ones first."""
         held = {name: value for name, value in (fixed or {}).items() if name in self.tile}
         space = {name: (held[name],) if name in held else values for name, values in self.tile.items()}
-        preferred = (values | held for values in self._preferred(workload))
+        # a preference decides nothing where all values are fixed, and may take longer to compute than the rest
+        preferred = () if len(held) == len(self.tile) else (values | held for values in self._preferred(workload))
         yield from permitted(preferred, space, partial(self._permits, workload))
 
     def select_tile(self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:

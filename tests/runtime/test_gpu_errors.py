@@ -14,13 +14,14 @@ pytest.importorskip("cuda.bindings.driver")
 from cuda.bindings import driver as bindings
 
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
+from ptxkit.isa.outline import outline
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Slot, bind
 from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.gpu import driver
 from ptxkit.runtime.gpu.context import own_target
 from ptxkit.runtime.gpu.device import GpuDevice
-from ptxkit.runtime.gpu.kernels import _waits_for_previous_grid, stream_pointer
+from ptxkit.runtime.gpu.kernels import _config, stream_pointer
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.targets.gpus import reference_facts
 
@@ -318,8 +319,10 @@ def test_a_kernel_that_waits_for_the_grid_before_is_launched_early():
     assert (config.attributes[0].id, config.attributes[0].value[0]) == (int(number), 1)
     assert driver.launch_config((1, 1, 1), (32, 1, 1), 0, 0, None, cooperative=False).count == 0
     text = ".version 8.0\n.target sm_90\n.address_size 64\n.entry k() { griddepcontrol.wait; ret; }\n"
-    assert _waits_for_previous_grid(parse(text).functions["k"])
-    assert not _waits_for_previous_grid(FUNCTION)
+    geometry = SimpleNamespace(grid=(1, 1, 1), block=(32, 1, 1), shared=0, cluster=None, cooperative=False)
+    for read in (parse, outline):
+        assert _config(SimpleNamespace(function=read(text).functions["k"]), geometry, 0).count == 1
+        assert _config(SimpleNamespace(function=read(PTX).functions["k"]), geometry, 0).count == 0
 
 
 def test_a_prepared_launch_becomes_a_graph_at_its_first_call(gpu, monkeypatch):

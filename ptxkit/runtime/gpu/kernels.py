@@ -19,6 +19,7 @@ from ptxkit.arguments import NOTHING, TEXT, takes
 from ptxkit.compiler.assemble import text_for_the_driver
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.errors import CompileError, FaultError, LaunchError, UsageError
+from ptxkit.isa.outline import outline
 from ptxkit.isa.parser import parse
 from ptxkit.isa.specials import reads_grid_workspace
 from ptxkit.runtime.abilities import IMAGE
@@ -46,8 +47,13 @@ from ptxkit.runtime.source_names import source_text
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.emulator.settings import EmulatorSettings
-    from ptxkit.isa.model import Function, Module
+    from ptxkit.isa.model import Module
     from ptxkit.runtime.gpu.digest import Digests
+
+
+_WAITS_FOR_PREVIOUS_GRID = "griddepcontrol.wait"
+"""A kernel with this instruction may start before the previous grid has ended: programmatic dependent launch. Before the
+instruction, it must not access memory that the previous grid writes."""
 
 
 class GpuKernels(GpuContext):
@@ -87,7 +93,8 @@ class GpuKernels(GpuContext):
                 f"{image.source_name}: the {what} for {image.target} does not load on {self.name} ({self.architecture}): "
                 f"{self.driver.message(code)}"
             )
-        module = parse(image.ptx, image.source_name or "<ptx>")
+        read = outline if image.cubin else parse  # ptxas has checked the text of a cubin
+        module = read(image.ptx, image.source_name or "<ptx>")
         text = source_text(image, source)
 
         def make(name: str) -> Kernel:
@@ -265,7 +272,7 @@ class GpuKernels(GpuContext):
         self._enter()
         self._allow(kernel, geometry)
         self._find_room(kernel, geometry, _config(kernel, geometry, 0))
-        if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
+        if geometry.cooperative or not reads_grid_workspace(kernel.function):
             self._not_cooperative.discard(kernel.readable)
         else:
             self._not_cooperative.add(kernel.readable)
@@ -399,7 +406,7 @@ class GpuKernels(GpuContext):
 
 def _config(kernel: Kernel, geometry: Geometry, stream: int) -> LaunchConfig:
     """The configuration of a launch; a kernel that waits for the previous grid may start before it has ended."""
-    early = not geometry.cooperative and _waits_for_previous_grid(kernel.function)
+    early = not geometry.cooperative and kernel.function.has_opcode(_WAITS_FOR_PREVIOUS_GRID)
     shape = geometry.grid, geometry.block, geometry.shared
     return launch_config(*shape, stream, geometry.cluster, geometry.cooperative, early)
 
@@ -416,12 +423,6 @@ def _driver_call(
     function = reference(kernel.handle.value)
     call = partial(driver.library.cuLaunchKernelEx, ctypes.byref(config), function, ctypes.byref(pointers), None)
     return call, config, buffer
-
-
-def _waits_for_previous_grid(function: Function) -> bool:
-    """Whether a kernel contains ``griddepcontrol.wait``, so that programmatic dependent launch may start it before the
-    previous grid has ended. Before the wait, such a kernel must not access memory that the previous grid writes."""
-    return any(i.opcode == "griddepcontrol.wait" for i in function.instructions)
 
 
 def stream_pointer(stream: Any) -> int:
