@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from ptxkit.compiler.cache import default_cache
 from ptxkit.compiler.elf import machine_code
+from ptxkit.compiler.image_cache import load
 from ptxkit.errors import PtxkitError
 from ptxkit.inspect.residency import occupancy
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.build import build
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import Image
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Compiled:
         occupancy: the minimum over its kernels, 0 to 1. limiter: what limits the occupancy of that kernel.
         threads: of the largest CTA. ctas: of the largest grid.
         images: the keys of its images in the compile cache.
+        loadable: whether the cache has all that a launch needs of its images: of a source with host code, for instance, they
+            do not have the text that declares its parameters.
     """
 
     error: str = ""
@@ -41,6 +48,7 @@ class Compiled:
     threads: int = 0
     ctas: int = 0
     images: tuple[str, ...] = ()
+    loadable: bool = False
 
 
 def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
@@ -89,7 +97,14 @@ def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
     cached = all(image.from_cache for image in built.images)
     fingerprint = digest.hexdigest()[:16]
     keys = tuple(dict.fromkeys(image.key for image in built.images))
-    return Compiled("", seconds, cached, fingerprint, registers, spills, shared, least, limiter, threads, ctas, keys)
+    of_kernels = (registers, spills, shared, least, limiter, threads, ctas)
+    return Compiled("", seconds, cached, fingerprint, *of_kernels, keys, all(map(_is_stored, built.images)))
+
+
+def _is_stored(image: Image) -> bool:
+    """Whether the cache has all that a launch needs of an image."""
+    stored = load(default_cache(), image.key) if image.key and not image.expanded else None
+    return stored is not None and replace(stored, log="") == replace(image, log="", from_cache=True)
 
 
 def _product(dims: Any) -> int:

@@ -88,7 +88,7 @@ class LocalExecutor:
     def measure(self, tile: Tile, compiled: Compiled, best: Callable[[], float]) -> Future[Entry]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
         if self.timed:
-            return self._measurer.submit(self._measured, tile, best)
+            return self._measurer.submit(self._measured, tile, compiled, best)
         return self._submit(model_tile, self.problem, dict(tile), compiled, self.seed, self.timeout_s)
 
     def mix(self, tile: Mapping[str, Any]) -> Future[str]:
@@ -131,10 +131,10 @@ class LocalExecutor:
         self.process.start()
         return time.perf_counter()
 
-    def _measured(self, tile: Tile, best: Callable[[], float]) -> Entry:
+    def _measured(self, tile: Tile, compiled: Compiled, best: Callable[[], float]) -> Entry:
         """In the measurer's thread: it may take the next tile before the sweep has read the result of this one."""
         self._best = min(self._best, best())
-        found = self.process.measure(tile, self._best)
+        found = self.process.measure(tile, self._best, compiled.images if compiled.loadable else ())
         if found.status == "ok" and found.time_us is not None:
             self._best = min(self._best, found.time_us)
         status: Any = found.status

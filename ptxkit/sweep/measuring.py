@@ -89,14 +89,15 @@ class MeasuringProcess:
         self._killed = False  # whether the last request ended because the process was killed
         self._lock = threading.Lock()
 
-    def measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
+    def measure(self, tile: Mapping[str, Any], best_us: float, images: Sequence[str] = ()) -> Measured:
         """Verify and time one configuration, a second time where its process was killed.
 
         Args:
             best_us: the best time so far, infinite at first.
+            images: see :func:`ptxkit.workload.build.compiled`.
         """
         begin = time.perf_counter()
-        request = ("measure", dict(tile), best_us)
+        request = ("measure", dict(tile), (best_us, tuple(images)))
         answer = self._ask(request, self.timeout_s)
         if self._killed:
             answer = self._ask(request, self.timeout_s)
@@ -212,9 +213,9 @@ def serve(pipe: Connection, problem: Problem, seed: int) -> None:
     pipe.send("ready")
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
         while True:
-            what, argument, number = pipe.recv()
+            what, argument, given = pipe.recv()
             answer: Any = {"measure": bench.measure, "leaders": bench.leaders, "canary": bench.canary}[what]
-            pipe.send(answer(argument, number, partial(pipe.send, BUILT)))
+            pipe.send(answer(argument, given, partial(pipe.send, BUILT)))
 
 
 class Bench:
@@ -235,12 +236,15 @@ class Bench:
         self.device.timing.flush()  # compiles the flush kernel before the first measurement
         self.device.synchronize()
 
-    def measure(self, tile: Mapping[str, Any], best_us: float, built: Callable[[], None]) -> Measured:
-        """One configuration; calls ``built`` before the first launch."""
+    def measure(
+        self, tile: Mapping[str, Any], given: tuple[float, Sequence[str]], built: Callable[[], None]
+    ) -> Measured:
+        """One configuration, with the best time so far and the keys of its images; calls ``built`` before the first launch."""
+        best_us, keys = given
         images: Sequence[Image] = ()
         marks = [time.perf_counter()]
         try:
-            prepared = execute.prepare(self.sets.cases[0], self.problem.chosen, tile=tile)
+            prepared = execute.prepare(self.sets.cases[0], self.problem.chosen, tile=tile, images=keys)
             images = prepared.build.images
             built()
             marks.append(time.perf_counter())

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.errors import CompileError
 from ptxkit.workload.launch import Generated, Launch, Tile
 from ptxkit.workload.partial_stores import WIDEST, smallest_store
 from ptxkit.workload.resolve import ResolvedVariant, resolve
@@ -100,19 +101,44 @@ def build(
     return compiled(resolve(workload, variant, target, tile, debug_info=debug_info), cache=cache)
 
 
-def compiled(resolved: ResolvedVariant, *, cache: bool = True) -> Build:
+def compiled(resolved: ResolvedVariant, *, cache: bool = True, images: Sequence[str] = ()) -> Build:
     """Compile the programs of a resolved variant.
+
+    Args:
+        cache: whether compiled programs may come from the cache.
+        images: keys of the images of all programs in the cache, where another process has compiled them just now: they are
+            taken from there, and no source and no header is read.
 
     Raises:
         CompileError: a source does not compile, or does not define the kernel.
     """
+    if images and (stored := _stored(resolved, images)) is not None:
+        return stored
+    return with_images(resolved, _compiled(resolved, cache))
+
+
+def _stored(resolved: ResolvedVariant, keys: Sequence[str]) -> Build | None:
+    """The build from images of the cache; None where they are not there, or are not those of the programs."""
+    from ptxkit.compiler.cache import default_cache
+    from ptxkit.compiler.image_cache import load
+
+    found = [image for key in keys if (image := load(default_cache(), key)) is not None]
+    if not len(found) == len(keys) == len(resolved.programs):
+        return None
+    try:
+        return with_images(resolved, found)
+    except CompileError:
+        return None
+
+
+def _compiled(resolved: ResolvedVariant, cache: bool) -> list[Image]:
     from ptxkit.compiler.nvrtc import compile_source
 
     images = []
     for program in resolved.programs:
         source, how = program.request(resolved.target)
         images.append(compile_source(source, **how, cache=cache))
-    return with_images(resolved, images)
+    return images
 
 
 def with_images(resolved: ResolvedVariant, images: Sequence[Image]) -> Build:

@@ -7,7 +7,7 @@ once and verifies it. This module does not depend on the kind of the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -179,7 +179,12 @@ class VariantResult:
 
 
 def prepare(
-    case: Case, variant: Variant, target: Target | None = None, tile: Mapping[str, Any] | None = None
+    case: Case,
+    variant: Variant,
+    target: Target | None = None,
+    tile: Mapping[str, Any] | None = None,
+    *,
+    images: Sequence[str] = (),
 ) -> Prepared:
     """Compile a variant, load it and bind its arguments.
 
@@ -188,12 +193,13 @@ def prepare(
         variant: one of the workload's.
         target: the target to compile for; None for that of the device.
         tile: fixed tile parameters; see :func:`ptxkit.workload.resolve.resolve`.
+        images: see :func:`ptxkit.workload.build.compiled`.
 
     Raises:
         UnavailableError, UsageError, DescriptionError: see :func:`ptxkit.workload.resolve.resolve`.
         CompileError: see :func:`ptxkit.workload.build.build`. LaunchError: see :func:`bound`.
     """
-    return prepare_resolved(case, case.resolve(variant, target, tile))
+    return bound(case, compiled(case.resolve(variant, target, tile), images=images))
 
 
 def prepare_resolved(case: Case, resolved: ResolvedVariant) -> Prepared:

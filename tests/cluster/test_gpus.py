@@ -72,7 +72,7 @@ def serve(pipe, problem, seed):
     fate = both if second else ""
     pipe.send("ready")
     while True:
-        what, argument, number = pipe.recv()
+        what, argument, given = pipe.recv()
         pipe.send(BUILT)
         hot = fate == "hot" and what == "measure" and HEAT and HEAT.pop()
         here = {"uuid": uuid, "throttled": ["thermal"] if hot else []}

@@ -101,7 +101,7 @@ class Building:
     """A Bench that compiles and returns results."""
 
     def __init__(self, problem, seed):
-        self.measure = self.leaders = self.canary = lambda argument, number, built: built() or argument
+        self.measure = self.leaders = self.canary = lambda argument, given, built: built() or argument
 
 
 @pytest.mark.parametrize("what", ["measure", "leaders", "canary"])
