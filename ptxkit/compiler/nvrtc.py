@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.compiler import child, toolkit
 from ptxkit.compiler.advice import advised
 from ptxkit.compiler.image import Image, entry_names, shorten
-from ptxkit.compiler.nvrtc_process import NvrtcError, compile_program
+from ptxkit.compiler.nvrtc_process import NvrtcError, compile_program, version
 from ptxkit.compiler.request import Request, defined_macros, request
 from ptxkit.compiler.sources import is_path
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError
@@ -186,10 +186,12 @@ def compile_request(request: Request) -> Image:
         "expressions": list(request.names),
         "options": [_path_bytes(o) for o in options],
     }
+    tool = toolkit.nvrtc()
+    arguments["library"] = str(tool.path)
     if stays_in_process(request.options):
-        compiled = _compiled_here(arguments)
+        compiled = _compiled_here(tool, arguments)
     else:
-        compiled = _compiled_in_child(request, arguments)
+        compiled = _compiled_in_child(request, tool, arguments)
     if not all(text.isascii() for text in (request.text, *dict(request.headers).values())):
         compiled["log"] = unescaped(compiled["log"])
     if compiled["error"]:
@@ -209,21 +211,21 @@ def stays_in_process(options: Sequence[str]) -> bool:
 
 _HARMLESS = re.compile(
     r"(-D|-U|-I).*|--(define-macro|undefine-macro|include-path)=.*|--no-cache|--no-display-error-number|-w|"
-    r"--ptxas-options=-(v|O\d)|-lineinfo|--generate-line-info|-{1,2}std=c\+\+\d\d|-{1,2}maxrregcount=\d+|"
+    r"--pre-include=.*|--ptxas-options=-(v|O\d)|-lineinfo|--generate-line-info|-{1,2}std=c\+\+\d\d|-{1,2}maxrregcount=\d+|"
     r"-{1,2}use_fast_math|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|--device-int128|-{1,2}default-device"
 )
 """Options that were compiled with in one process before another program, whose PTX stayed the same."""
 
 
-def _compiled_here(arguments: dict[str, Any]) -> dict[str, Any]:
+def _compiled_here(tool: toolkit.Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+    toolkit.preload(tool)
     try:
-        return compile_program(_bindings(), **arguments)
+        return compile_program(**arguments)
     except NvrtcError as error:
         raise CompileError(f"NVRTC failed: {error}") from None
 
 
-def _compiled_in_child(request: Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    tool = toolkit.nvrtc()
+def _compiled_in_child(request: Request, tool: toolkit.Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     libraries = [str(path) for path in (*toolkit.companions(tool), tool.path)]
     try:
         compiled = child.answer("nvrtc_process.py", {"libraries": libraries, **arguments})
@@ -234,8 +236,6 @@ def _compiled_in_child(request: Request, arguments: dict[str, Any]) -> dict[str,
                 f"{' '.join(request.options)}; compile it without the last of these options"
             )
         ) from None
-    if "unavailable" in compiled:
-        raise _no_bindings(compiled["unavailable"])
     if "failed" in compiled:
         raise CompileError(f"NVRTC failed: {compiled['failed']}")
     return compiled
@@ -287,20 +287,9 @@ def _shown_name(request: Request) -> str:
     return Path(request.name).name
 
 
-def _bindings() -> Any:
-    toolkit.preload(toolkit.nvrtc())
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise _no_bindings(str(error)) from error
-    return nvrtc
-
-
-def _no_bindings(reason: str) -> UnavailableError:
-    return UnavailableError(f"cuda.bindings is not installed ({reason}); run: pip install 'cuda-python>=13,<14'")
-
-
 def nvrtc_version() -> str:
     """``"13.0"``: of the library in use."""
-    _, major, minor = _bindings().nvrtcVersion()
+    tool = toolkit.nvrtc()
+    toolkit.preload(tool)
+    major, minor = version(str(tool.path))
     return f"{major}.{minor}"

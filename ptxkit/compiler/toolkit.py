@@ -3,7 +3,7 @@
 NVRTC, nvJitLink, the headers and the disassemblers come from PyPI wheels (``site-packages/nvidia/...``) or from a conda
 environment. A toolkit under ``/usr/local``, on ``PATH`` or named by ``CUDA_HOME`` is never used, so that a kernel
 that compiles on one machine compiles on every machine. The search takes a few directory listings; a run from the compile
-cache loads neither ``cuda.bindings`` nor a library.
+cache loads no library.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def companions(tool: Tool) -> list[Path]:
 
 
 def preload(tool: Tool) -> None:
-    """Load this library, so that ``cuda.bindings`` uses it instead of searching on its own.
+    """Load this library and those that it opens by name, so that nothing else is searched for.
 
     Raises:
         UnavailableError: the file cannot be loaded here.

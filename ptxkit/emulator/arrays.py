@@ -38,3 +38,8 @@ Shape: TypeAlias = tuple[int, int, int]
 
 Results: TypeAlias = Lanes | tuple[Lanes | None, ...] | None
 """What a step returns: the lanes of its destination, a tuple for several (None for one that is omitted), or None."""
+
+
+def distinct(values: NDArray[np.integer[Any]]) -> list[int]:
+    """The different values of a few, in ascending order. ``np.unique`` imports ``numpy.ma`` when it is first called."""
+    return sorted(set(values.ravel().tolist()))

@@ -183,7 +183,7 @@ SENSITIVE = Path(__file__).parents[2] / "cu" / "kernels" / "matmul_wgmma.cu"
 HARMLESS = [
     "--ptxas-options=-O0", "--use_fast_math", "-use_fast_math", "-maxrregcount=24", "--maxrregcount=32", "--std=c++20",
     "-std=c++17", "--device-int128", "-default-device", "--fmad=false", "--ftz=true", "--prec-div=false",
-    "--prec-sqrt=false", "-lineinfo", "-DX=1", "-UX", "-I/nowhere", "-w",
+    "--prec-sqrt=false", "-lineinfo", "-DX=1", "-UX", "-I/nowhere", "-w", "--pre-include=stdint.h",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptxkit.emulator.arrays import Lanes
+from ptxkit.emulator.arrays import Lanes, distinct
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import PRED, U32, Binding, Gate, Gated, Step
@@ -49,7 +49,7 @@ class BarrierGate(Gate):
         if self.aligned:
             refuse_several_numbers(group, numbers, self.where)
         rest: Group | None = group
-        for number in np.unique(np.broadcast_to(numbers, group.shape)[group.active()]):
+        for number in distinct(np.broadcast_to(numbers, group.shape)[group.active()]):
             if rest is None:
                 break
             part, rest = group.wave.split(rest, operand_lanes(rest, self.number, U32.dtype) == number)
@@ -131,7 +131,7 @@ def _bar_arrive(b: Binding) -> Step | Gated:
     def arrive(x: Group, numbers: Lanes, counts: Lanes) -> None:
         if numbers.size > 1 and one_number:
             refuse_several_numbers(x, numbers, where)
-        names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
+        names = distinct(np.broadcast_to(numbers, x.shape)[x.active()])
         for name in names:
             part = x if len(names) == 1 else x.narrow(numbers == name)
             if part is not None:
@@ -153,7 +153,7 @@ def _bar_red(b: Binding) -> Gated:
 
     def result(x: Group, numbers: Lanes) -> Lanes:
         # threads released from different barriers may have been joined to one group since
-        names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
+        names = distinct(np.broadcast_to(numbers, x.shape)[x.active()])
         row = 1 if op == "and" else 0
         barriers = x.wave.part(CtaBarriers)
         lanes = barriers.result(int(names[0]), row)[x.cta]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ptxkit.emulator.arrays import Mask
+from ptxkit.emulator.arrays import Mask, distinct
 from ptxkit.emulator.instructions.builtins import BUILTINS, NOT_PROVIDED
 from ptxkit.emulator.simt.blocks import BasicBlock, Linkable, Terminator
 from ptxkit.emulator.simt.function import FunctionCode
@@ -97,9 +97,9 @@ class IndirectBranch(Terminator):
         wave = group.wave
         values = operand_lanes(left, self.index, np.dtype("u4"))
         active = np.broadcast_to(values, left.shape)[left.active()]
-        different = np.unique(active)
+        different = distinct(active)
         if different[-1] >= len(self.targets):
-            raise FaultError(f"{self.where}: index {int(different[-1])} is outside its {len(self.targets)} targets")
+            raise FaultError(f"{self.where}: index {different[-1]} is outside its {len(self.targets)} targets")
         group.tally.branch(self.number, left.warps, left.warps if len(different) > 1 else 0)
         rest: Group | None = left
         for value in different:

@@ -338,7 +338,7 @@ class GlobalMemory:
         """Groups addresses, all valid, by allocation: (allocation, positions in ``addresses``)."""
         table = self._table
         which = table.places(addresses)
-        found = [(table.ranges[int(k)], np.flatnonzero(which == k)) for k in np.unique(which)]
+        found = [(table.ranges[int(k)], np.flatnonzero(which == k)) for k in np.flatnonzero(np.bincount(which))]
         return [(a, positions) for a, positions in found if a is not None]
 
     def owner(self, address: int) -> Allocation | None:

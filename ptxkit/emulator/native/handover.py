@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.arrays import Mask
+from ptxkit.emulator.arrays import Mask, distinct
 from ptxkit.emulator.native.context import NOWHERE, PENDING, Field, Status
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.host import HostWave
@@ -62,7 +62,7 @@ class Handover:
             standing[warps.active_row[: len(active)]] = np.where(
                 active, np.uint32(NOWHERE), standing[warps.active_row[: len(active)]]
             )
-        places = [int(p) for p in np.unique(standing) if p not in (NOWHERE, PENDING)]
+        places = [p for p in distinct(standing) if p not in (NOWHERE, PENDING)]
         pending = standing == PENDING
         if len(groups) == 1 and active is None and len(places) == 1:
             groups[0][0].yielded = warps.yielded(standing == places[0], self._base)
@@ -110,7 +110,7 @@ class Handover:
         for level in range(depth, -1, -1):
             standing = self.frames.calls[level].standing[:rows] if level else warps.standing[:rows]
             standing[inside] = NOWHERE
-            for place in np.unique(standing).tolist():
+            for place in distinct(standing):
                 if place == NOWHERE:
                     continue
                 group = self._new_group(frames[level], standing == place, level == 0)

@@ -38,16 +38,6 @@ def keep_in(store: Callable[[], Store]) -> None:
     _stores[:] = [store]
 
 
-def was_compiled() -> bool:
-    """Whether the functions that all machine code consists of are probably kept, from an earlier process."""
-    return bool(_stores) and _stores[-1]().get(_note()) is not None
-
-
-@cache
-def _note() -> str:
-    return blake2b(f"compiled {runtime_text()}".encode(), digest_size=20).hexdigest()
-
-
 @cache
 def is_installed() -> bool:
     """Whether llvmlite can be imported; it is not imported here."""
@@ -115,13 +105,19 @@ def _key(text: str, level: int) -> str:
     return blake2b(f"{_host(_llvm())} {level}\n{text}".encode(), digest_size=20).hexdigest()
 
 
-def _kept(key: str) -> bytes | None:
-    return _stores[-1]().get(key) if _stores else None
+class _Nothing:
+    """Keeps nothing."""
+
+    def get(self, key: str) -> bytes | None:
+        """None."""
+        return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Forget it."""
 
 
-def _keep(key: str, data: bytes) -> None:
-    if _stores:
-        _stores[-1]().put(key, data)
+def _store() -> Store:
+    return _stores[-1]() if _stores else _Nothing()
 
 
 def _loaded(code: bytes, level: int) -> Any:
@@ -152,14 +148,13 @@ class _Level:
         """Load the functions that all machine code consists of besides the forms; false if that would need compiling."""
         if self.run:
             return True
-        llvm, key = _llvm(), _key(runtime_text(), self.level)
-        code = _kept(key)
+        llvm, key, store = _llvm(), _key(runtime_text(), self.level), _store()
+        code = store.get(key)
         if code is None:
             if not compiles:
                 return False
             code = _object_code(llvm, runtime_text(), self.level)
-            _keep(key, code)
-            _keep(_note(), b"compiled")
+            store.put(key, code)
         engine = _loaded(code, self.level)
         for name in exported():
             llvm.add_symbol(name, engine.get_function_address(name))
@@ -173,13 +168,13 @@ class _Level:
 
     def load(self, forms: Sequence[Form], compiles: bool) -> None:
         """Load forms from the object files that were kept with them, and compile the others together."""
-        keys = {form.name: _key(f"{common()} {form.text}", self.level) for form in forms}
+        keys, store = {form.name: _key(f"{common()} {form.text}", self.level) for form in forms}, _store()
         files: dict[str, bytes] = {}  # by key, those with some of the forms
         new, old = [], []
         for form in forms:
-            file = _kept(keys[form.name])
+            file = store.get(keys[form.name])
             name = "" if file is None else file.decode()
-            content = files.get(name) or (_kept(name) if name else None)
+            content = files.get(name) or (store.get(name) if name else None)
             if content is None:
                 new.append(form)
             else:
@@ -189,9 +184,9 @@ class _Level:
             text = "\n".join([common(), *(form.text for form in new)])
             name = _key(text, self.level)
             files[name] = _object_code(_llvm(), text, self.level)
-            _keep(name, files[name])
+            store.put(name, files[name])
             for form in new:
-                _keep(keys[form.name], name.encode())
+                store.put(keys[form.name], name.encode())
             old += new
         for name, content in files.items():  # two files may contain the same form
             engine = self._engines.get(name)

@@ -20,7 +20,7 @@ from ptxkit.emulator.native.counts import Counts
 from ptxkit.emulator.native.frames import Frames
 from ptxkit.emulator.native.handover import Handover
 from ptxkit.emulator.native.heap import Heap
-from ptxkit.emulator.native.machine_code import CALLBACK, can_compile, is_installed, lock_function, was_compiled
+from ptxkit.emulator.native.machine_code import CALLBACK, can_compile, is_installed, lock_function
 from ptxkit.emulator.native.memory_table import MemoryTable
 from ptxkit.emulator.native.program import NativeFunction, NativeProgram
 from ptxkit.emulator.native.pure import compute
@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 HOT = 4
 """Executions of a block after which it is worth compiling."""
 
-AFTER_S = 0.12
+AFTER_S = 0.02
 """Seconds of the thread's processor time that a wave must have taken before anything is compiled, so that short launches never
-pay for LLVM."""
-
-KNOWN_AFTER_S = 0.02
-"""The same if the cache has what all machine code consists of: to load it takes a few hundredths of a second."""
+pay for LLVM: to load what the cache has takes a few hundredths of a second."""
 
 WHOLE = 2000
 """Instructions of a function that is compiled as a whole; of larger ones, the blocks that are executed often are."""
@@ -133,7 +130,7 @@ class NativeWave:
         """Compile the blocks of a function that have been executed often, once that is likely to pay."""
         began = time.thread_time()
         spent = began - self.began - self.compiled_s
-        if spent < KNOWN_AFTER_S or (spent < AFTER_S and not was_compiled()) or spent < self.compiled_s:
+        if spent < max(AFTER_S, self.compiled_s):
             return False
         if not can_compile():
             return False
