@@ -32,16 +32,27 @@ LINKING = Advice(
     "another source defines the function or variable; link both: ptxkit.compile([FILE, OTHER])",
 )
 TEXTURES = Advice(
-    r'"texture" (is undefined|is not a template)|no instance of overloaded function "(tex[123]D|tex2D\w*|tex1D\w*|'
+    r'"?(texture|surface)"? (is undefined|is not a template)|no instance of overloaded function "(tex[123]D|tex2D\w*|tex1D\w*|'
     r'surf[123]D\w*|texCubemap\w*)"|texture references?',
-    "take a cudaTextureObject_t as a parameter: CUDA 12 has no texture and surface references any more",
+    "texture and surface references were removed in CUDA 12: take a texture object, cudaTextureObject_t, or a surface object, "
+    "cudaSurfaceObject_t, as a parameter of the kernel",
 )
+COROUTINES = Advice(
+    r'cannot open source file "coroutine"|co_(await|yield|return)',
+    "write the steps as a loop: device code cannot have coroutines",
+)
+MODULES = Advice(
+    r'identifier "import" is undefined|identifier "module" is undefined',
+    "include headers instead: NVRTC cannot import modules",
+)
+
+ALL = (LAUNCHES, LINKING, TEXTURES, COROUTINES, MODULES)
 
 
 def advised(error: CompileError) -> CompileError:
     """The error, with what to do about it where that is known."""
     log = error.log or str(error)
-    fixes = [advice.fix for advice in (LAUNCHES, LINKING, TEXTURES) if re.search(advice.pattern, log)]
+    fixes = [advice.fix for advice in ALL if re.search(advice.pattern, log)]
     absent = re.findall(r'cannot open source file "([^"]+)"', log)
     fixes += [f"pip install {wheel}" for name in absent if (wheel := wheel_of(name))]
     fixes = [fix for fix in dict.fromkeys(fixes) if fix not in str(error)]

@@ -7,6 +7,8 @@ few definitions. The 64-bit types are ``long long``, as in libcu++'s ``<cuda/std
 
 from __future__ import annotations
 
+from ptxkit.compiler.comparison_header import COMPARE
+
 _INTEGERS = "".join(
     f"""\
 typedef signed {c} int{bits}_t, int_least{bits}_t, int_fast{bits}_t;
@@ -169,6 +171,7 @@ def _in_namespace_std(header: str, names: list[str]) -> str:
 STANDARD_HEADERS: dict[str, str] = {
     **{f"{stem}.h": text for stem, (text, _) in _C_HEADERS.items()},
     "cuda.h": _CUDA,
+    "compare": COMPARE,
     **{f"c{stem}": _in_namespace_std(f"{stem}.h", names) for stem, (_, names) in _C_HEADERS.items()},
 }
 """Name as included -> text. NVRTC takes these before it looks on the include path."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
+from ptxkit.compiler.advice import TEXTURES
 from ptxkit.compiler.diagnostics import Diagnostic, failure
-from ptxkit.compiler.host_code import thrust
+from ptxkit.compiler.host_code import standards, thrust
 from ptxkit.compiler.host_code.device_part import NOT_COMPILED, DevicePart, Dropped, Piece, device_part, summary
 from ptxkit.compiler.host_code.headers import (
     NOT_FOUND,
@@ -92,7 +93,8 @@ class Extraction:
         log = error.log or str(error)
         names = {name for name in _UNKNOWN.findall(log) if name}
         on_demand = any(re.fullmatch(pattern, name) for name in names for pattern, _ in ON_DEMAND)
-        return on_demand or bool(names & PRELUDE_NAMES) or 'namespace "std" has no member' in log or DYNAMIC in log
+        known = on_demand or bool(names & PRELUDE_NAMES) or 'namespace "std" has no member' in log or DYNAMIC in log
+        return known or standards.may_help(log)
 
     def explains(self, error: CompileError) -> bool:
         """Whether an error is only about a header that is left out here, or about a lambda that is marked for the device."""
@@ -245,12 +247,13 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
     """
     tried: set[str] = set()
     first: CompileError | None = None
+    may_choose = not standards.is_given(request.options)
     choices = [request.names] if request.names else [*found.part.instances(), ()]
     names = choices.pop(0)
     for _ in range(ROUNDS):
-        wanted, holders = _request(request, found, names, tried)
+        wanted, holders = _request(request, found, names, standards.applied(tried))
         try:
-            return build(wanted)
+            return standards.noted(build(wanted), request.name, tried)
         except CompileError as error:
             if _add_headers(found.headers, error) or _open_libraries(found.headers, holders, error):
                 continue
@@ -261,6 +264,10 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
                 continue
             first = first or error
             if _leave_out(found.part, holders, error):
+                continue
+            log = error.log or str(error)
+            if may_choose and standards.may_help(log) and (option := standards.newer(tried)):
+                tried.add(option)
                 continue
             if not choices:
                 raise _explained(_relevant(first, error), found) from None
@@ -304,6 +311,8 @@ def _add_headers(headers: Headers, error: CompileError) -> bool:
     missing = {header for name in names for pattern, header in ON_DEMAND if re.fullmatch(pattern, name)}
     wanted = [*(f"#include <{header}>\n" for header in sorted(missing)), *filter(None, map(library_type, sorted(names)))]
     wanted += headers.of_std(re.findall(r'namespace "std" has no member "(\w+)"', error.log or str(error)))
+    if "(<compare> must be included)" in (error.log or str(error)):
+        wanted.append("#include <compare>\n")
     lines = [line for line in wanted if line not in headers.memory[PRELUDE_NAME]]
     headers.memory[PRELUDE_NAME] += "".join(lines)
     supplied = [headers.supply(name) for name in re.findall(r'cannot open source file "([^"]+)"', error.log or str(error))]
@@ -325,6 +334,7 @@ def _explained(error: CompileError, found: Extraction) -> CompileError:
     hints = _left_out(error.log or str(error), found)
     if any("/thrust/" in file or '"thrust' in message for file, _, _, message in _places(error)):
         hints.append(OF_THRUST)
+    hints += standards.absent(error.log or str(error))
     hints += [
         f"std::{name} is a type of the host, which device code cannot make: use arrays and the types of cuda::std"
         for name in dict.fromkeys(re.findall(r'"std::(\w+)', error.log or str(error)))
@@ -348,12 +358,23 @@ def _left_out(log: str, found: Extraction) -> list[str]:
         name = re.sub(r"<.*", "", one.name).rpartition("::")[2]
         if one.what != "include" and name in names:
             names.discard(name)
+            if one.what == "variable" and _TEXTURE.search(_line(found.part, one)):
+                hints.append(TEXTURES.fix)
+                continue
             place = f"line {one.line} of {one.file}" if one.file else f"line {one.line}"
             advice = "it " + NOT_COMPILED if one.reason == NOT_COMPILED else "mark it __device__ if device code uses it"
             hints.append(f"{one.what} {name} in {place} was left out as host code; {advice}")
-    return hints[:4]
+    return [*dict.fromkeys(hints)][:4]
 
 
+def _line(part: DevicePart, one: Dropped) -> str:
+    """The line in which something begins that was left out."""
+    texts = (inclusion.text for inclusion in part.unit.inclusions if part.file_of(inclusion) == one.file)
+    lines = next(texts, "").split("\n")
+    return lines[one.line - 1] if one.line <= len(lines) else ""
+
+
+_TEXTURE = re.compile(r"\b(texture|surface)\s*<")
 _DELETED = r"(\(declared at line \d+\) )?cannot be referenced -- it is a deleted function"
 _UNKNOWN = re.compile(
     r'(?:identifier|namespace|name followed by "::"[^"]*|type name) "(\w+)"(?: is undefined)?|undefined identifier "(?:\w+)"'
@@ -384,6 +405,6 @@ def _helpful_option(
         )  # for constexpr functions of libraries and lambdas; in the user's files no other function is left
     if "__int128" in log:
         candidates.append("--device-int128")
-    if not any("std=" in option for option in given) and re.search(r"concept|requires|consteval|<=>|C\+\+20", log):
-        candidates.append("--std=c++20")
+    if not standards.is_given(given) and standards.named(log):
+        candidates.append(standards.STANDARDS[0])
     return next((option for option in candidates if option not in tried), "")

@@ -103,6 +103,8 @@ STD_NAMES = {
         "iterator": "iterator_traits random_access_iterator_tag begin end distance advance",
         "memory": "addressof pointer_traits",
         "ratio": "ratio",
+        "compare": "strong_ordering weak_ordering partial_ordering common_comparison_category_t compare_three_way "
+        "compare_three_way_result_t three_way_comparable three_way_comparable_with is_eq is_neq is_lt is_lteq is_gt is_gteq",
         "concepts": "same_as integral floating_point convertible_to signed_integral unsigned_integral",
     }.items()
     for name in names.split()
