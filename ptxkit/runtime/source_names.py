@@ -35,7 +35,8 @@ def parameter_declarations(kernel: str, count: int, source: str) -> tuple[str, .
 
     None when the text has no definition of ``kernel`` (its plain name), or not with so many parameters.
     """
-    return next(iter(definitions(kernel, count, without_comments(source))), None)
+    joined = source.replace("\\\n", "")  # lines that end in a backslash go on, also comments
+    return next(iter(definitions(kernel, count, without_comments(joined))), None)
 
 
 def definitions(kernel: str, count: int, bare: str) -> list[tuple[str, ...]]:

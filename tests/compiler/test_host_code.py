@@ -110,6 +110,24 @@ def test_pieces(line, stays):
     assert (line in device_part(text).text) == stays
 
 
+COMMENTED = {
+    "line": "__global__ // a kernel\nvoid k1(float* x) { x[0] = 1; }",
+    "continued": "__global__ // a kernel \\\n whose comment goes on\nvoid k1(float* x) { x[0] = 1; }",
+    "extern C": 'extern "C" {\n__global__ /* { */ void k1(float* x) { x[0] = 1; }\n}',
+    "namespace": "namespace n { __constant__ /* t */ float t[2]; __global__ /**/ void k1(float* x) { x[0] = t[1]; } }",
+    "member": "struct A { int v; __host__ __device__ /* // */ int get() const { return v; } };\n"
+    "__global__ void k1(A a, int* x) { x[0] = a.get() + 1'000'000; } // it's",
+    "string": "__device__ const char* s = \"/*\"; __global__ void k1(char* x) { x[0] = s[0] + '\"'; } // \"*/",
+}
+
+
+@pytest.mark.parametrize("text", COMMENTED.values(), ids=COMMENTED.keys())
+def test_comments_may_stand_after_specifiers(text):
+    image = compile_source(f"{text}\n{KERNEL}int main() {{ k<<<1, 1>>>(nullptr); }}\n", target="sm_90a", name="k.cu")
+    assert image.entry("k1") and image.entry("k")
+    assert image.log == "k.cu: note: left out as host code: 1 function"
+
+
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 HARD = {
     "crlf": f"#include <iostream>\r\n{KERNEL}int main() {{\r\n return 0; }}\r\n",

@@ -195,3 +195,7 @@ def test_a_name_that_does_not_fit_the_signature_is_not_believed():
 )
 def test_names_in_a_source_text(source, names):
     assert parameter_names("k", 2, source) == names
+
+
+def test_a_comment_that_goes_on_in_the_next_line_may_stand_before_the_body():
+    assert parameter_names("k", 2, "__global__ void k(int* x, int n) // a \\\n b {\n{ x[0] = n; }") == ("x", "n")

@@ -655,7 +655,14 @@ _ATTRIBUTES = re.compile(
     rf"\b(?:__align__|alignas|__launch_bounds__|__cluster_dims__|__maxnreg__|__attribute__|__declspec|__block_size__){_PARENTHESES}|"
     r"\b(?:__host__|__forceinline__|__noinline__|__inline__|__restrict__|__restrict|__extension__)\b"
 )
-_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_COMMENT = r"//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z)"
+_STRING = r'"(?:\\.|[^"\\\n])*"'
+_COMMENT_OR_STRING = re.compile(f"{_COMMENT}|{_STRING}", re.DOTALL)
+_COMMENT_OR_LITERAL = re.compile(
+    rf"(?P<comment>{_COMMENT})|"
+    rf'R"(?P<end>[^()\\\s"]{{0,16}})\(.*?\)(?P=end)"|{_STRING}|\b\d(?:\'?\w)*|\'(?:\\.|[^\'\\\n])+\'',
+    re.DOTALL,
+)
 
 
 class _Reader:
@@ -672,7 +679,8 @@ class _Reader:
         """Add the pieces and launches of a text. Returns whether the parser understood all of it."""
         self.text = text
         plain = re.sub(r"[^\x00-\x7f]", "_", text)
-        # qualifiers and attributes at any place of a declaration would confuse the parser; they are searched in the text
+        # comments, qualifiers and attributes would confuse the parser where they stand; they are searched in the text
+        plain = _COMMENT_OR_LITERAL.sub(lambda m: m[0] if m["comment"] is None else re.sub(r"[^\n]", " ", m[0]), plain)
         for pattern in (self._words, _ATTRIBUTES):
             plain = pattern.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), plain)
         root = _parser().parse(plain.encode()).root_node
