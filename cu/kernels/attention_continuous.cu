@@ -6,10 +6,10 @@
 // stored after the products that follow have been issued by the other warpgroup.
 //
 // Exponentials are relative to a maximum of the row that is only raised if it is exceeded by a factor of 2^8, so that results
-// are rarely multiplied by a factor (OnlineSoftmax::add).
+// are rarely multiplied by a factor (OnlineSoftmax::raise).
 #include "ptxkit/ptx/wgmma_columns.cuh"  // before the templates that multiply tiles of 144, 160 or 176 keys
 
-#include "ptxkit/attention/consumer.cuh"
+#include "ptxkit/attention/continuous_consumer.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
 
@@ -35,6 +35,13 @@ __device__ __forceinline__ void store_nothing(const WarpRows<T>& rows) {
         if (row < rows.count) *reinterpret_cast<uint4*>(rows.o + size_t(row) * rows.stride + column) = uint4{};
     }
     if (lane < 16 && lane < rows.count) rows.lse[lane] = -infinity();
+}
+
+// Sets the counter of a launch that follows to 0, so that it may be in memory that other launches used before.
+template <class T>
+__global__ void attention_clear(T* next) {
+    follow_previous_grid();
+    *next = 0;
 }
 
 // See attend in attention.cu for the arguments and the counter `next`. The number of a work item is with the queries in
@@ -105,7 +112,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         const unsigned number = warp / 4 - 1, row = number * 64 + warp % 4 * 16;  // of the warp in its tile of queries
-        Consumer<T, Tile> consumer{0, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, number};
+        ContinuousConsumer<T, Tile> consumer{{0, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, number}};
         WarpRows<T> rows{};    // of the queries whose results are in consumer.sums
         unsigned rows_at = 0;  // their tile in shared memory
         auto store = [&](OnlineSoftmax& softmax) {
@@ -152,11 +159,11 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                 if (Tile::PING_PONG && number == 1) barrier_arrive(1, 256);  // the first warpgroup begins
                 consumer.softmax = OnlineSoftmax{scale};
                 consumer.clear();
-                consumer.template multiply_tile<false>(false, last >= unmasked, last * BN, visible);
+                consumer.template multiply_tile<false>(last >= unmasked, last * BN, visible);
                 begun = true;
             }
             for (int step = last - 1; step >= 0; step--) {
-                consumer.template multiply_tile<true>(false, step >= unmasked, step * BN, visible);
+                consumer.template multiply_tile<true>(step >= unmasked, step * BN, visible);
             }
             rows = following;
             rows_at = q_at.stage;

@@ -604,7 +604,7 @@ PRODUCTS = (
     ),
     Operation(
         "linear_layernorm_gelu",
-        of("linear_layernorm_gelu", ("row_kernels_swapped", "row_kernels_wgmma", "row_kernels")),
+        of("linear_layernorm_gelu", ("row_kernels_multicast", "row_kernels_swapped", "row_kernels_wgmma", "row_kernels")),
         (
             TensorArgument("x", "*rows hidden"),
             TensorArgument("weight", "features hidden", "w"),
@@ -658,7 +658,7 @@ def _attention_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted
 ATTENTION = (
     Operation(
         "attention",
-        of("attention", ("step5_persistent", "step4_ping_pong", "step1_tiled")),
+        of("attention", ("private_counter", "step5_persistent", "step4_ping_pong", "step1_tiled")),
         (
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("key", KEYS, memory=KEY_MEMORY),

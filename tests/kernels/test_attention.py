@@ -7,13 +7,17 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.inspect.disassembly import sass
 from ptxkit.kernels.attention.attention import Attention
 from ptxkit.kernels.attention.sizes import causal_pairs
+from ptxkit.kernels.attention.tiles import preferred_continuous
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
+from ptxkit.workload.build import build
 
-VARIANTS = list(Attention.variants())
+VARIANTS = [name for name in Attention.variants() if name != "private_counter"]  # the kernel of step 7
 
 
 def check(device, variant, tile=None, **settings):
@@ -64,6 +68,23 @@ def test_heads_of_256_elements(device):
 )
 def test_tiles_of_persistent_ctas(device, few_ctas, tile):
     check(device, "step5_persistent", tile, batch=2, heads=2, q=130, k=200, d=64, causal=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_three_warpgroups_of_continuous_ctas(few_ctas, causal):
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    tile = {"CONSUMERS": 3, "BN": 64, "STAGES": 2, "PING_PONG": 0}
+    check(device, "step7_continuous", tile, batch=2, heads=1, q=200, k=150, d=64, causal=causal, lengths="random")
+
+
+@pytest.mark.parametrize(
+    ("settings", "consumers"),
+    [({"q": 2048}, 3), ({"q": 2048, "causal": True}, 2), ({"q": 256}, 2), ({"q": 2048, "d": 128}, 2)],
+)
+def test_the_warpgroups_of_a_tile_follow_from_the_sizes(settings, consumers):
+    """Three were measured to be faster for heads of 64 elements without a mask; 256 queries leave a third of them idle."""
+    workload = Attention(**{"batch": 8, "k": 2048, "d": 64, **settings})
+    assert next(preferred_continuous(workload))["CONSUMERS"] == consumers
 
 
 @pytest.mark.parametrize("completion", ["latest-legal", "random"])
@@ -165,6 +186,41 @@ def test_pairs_of_a_causal_mask(n, m):
 def test_unsupported_sizes_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         Attention(**settings)
+
+
+def test_a_private_counter_needs_no_value_before_the_launch(few_ctas):
+    """Its memory was used by other launches before, so that it may hold any number."""
+    workload = Attention(batch=2, heads=2, q=140, k=100, d=64, causal=True)
+    case = execute.Case(workload, EmulatedDevice(settings=EmulatorSettings(racecheck="warps", initcheck=True)))
+    tile = {"BN": 64, "STAGES": 2}
+    expected = execute.prepare(case, workload.variant("step7_continuous"), None, tile)
+    expected.launch()
+    bits = case.outputs()["o"].view(np.uint16).copy()
+    prepared = execute.prepare(case, workload.variant("private_counter"), None, tile)
+    for _ in range(2):
+        case.array("counter").copy_from(np.array([3], np.int32))
+        case.reset()
+        prepared.launch()
+        np.testing.assert_array_equal(case.outputs()["o"].view(np.uint16), bits)
+
+
+@pytest.mark.parametrize(("d", "maxima"), [(64, 60), (128, 75)])
+def test_the_product_with_values_is_waited_for_after_the_maxima(d, maxima):
+    """ptxas moves waits for wgmma to the beginning of its basic block, where no exponential would overlap with the product."""
+    workload = Attention(batch=8, heads=16, q=2048, k=2048, d=d)
+    (image,) = build(workload, workload.variant("step7_continuous"), Target.parse("sm_90a")).images
+    (function,) = sass(image).values()
+    counts: list[int] = []
+    since: int | None = None  # maxima since the wait for scores
+    for instruction in map(str, function.instructions):
+        if "WARPGROUP.DEPBAR" in instruction:
+            if since is not None:
+                counts.append(since)
+            since = 0 if instruction.endswith("0x1") else None
+        elif since is not None:
+            since += "FMNMX" in instruction
+    assert len(counts) == 2  # the first tile of other queries, and all others
+    assert min(counts) >= maxima
 
 
 def test_compiled_code_has_both_products_and_no_spills():

@@ -117,3 +117,25 @@ def test_calls_are_queued_on_the_current_stream():
         assert not stream.query()
     stream.synchronize()
     assert torch.equal(y, expected)
+
+
+@pytest.mark.gpu
+def test_attention_on_several_streams_and_in_graphs_at_the_same_time():
+    """Each call takes its tiles from a counter of its own."""
+    given = [[torch.randn(2, 700, 12, 64, device="cuda").bfloat16() for _ in range(3)] for _ in range(3)]
+    expected = [pt.attention(*tensors) for tensors in given]
+    streams = [torch.cuda.Stream() for _ in given]
+    graphs, captured = [torch.cuda.CUDAGraph() for _ in given], []
+    for graph, tensors in zip(graphs, given, strict=True):
+        with torch.cuda.graph(graph):
+            captured.append([pt.attention(*tensors) for _ in range(2)])
+    found = []
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                graphs[i].replay()
+                found.append((i, pt.attention(*given[i])))
+    torch.cuda.synchronize()
+    found += [(i, result) for i, results in enumerate(captured) for result in results]
+    assert all(torch.equal(result, expected[i]) for i, result in found)

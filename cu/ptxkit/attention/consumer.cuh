@@ -1,5 +1,5 @@
 // What the kernels of attention.cu and attention_continuous.cu share: the tile parameters of those by TMA and wgmma, what a
-// warpgroup of these computes, and the stores of results.
+// warpgroup of these computes, and the stores of results. continuous_consumer.cuh has what differs in the latter.
 #pragma once
 #include "ptxkit/attention/mma_tiles.cuh"
 #include "ptxkit/attention/sequence.cuh"
@@ -57,7 +57,6 @@ struct AttentionTile {
     static constexpr bool OVERLAP = OVERLAP_;     // the next scores are computed during the product with the values
     static constexpr bool PING_PONG = PING_PONG_; // the warpgroups issue products one after the other
     static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
-    static constexpr int RESCALE_ABOVE = 0;       // see OnlineSoftmax::add
     // Shared memory as byte offsets: the queries, which the results replace, tiles of keys and values, mbarriers.
     static constexpr int q_bytes = BM * D * 2, tile_bytes = BN * D * 2;
     static constexpr int k = q_bytes, v = k + STAGES * tile_bytes, barriers = v + STAGES * tile_bytes;
@@ -143,26 +142,11 @@ struct Consumer {
     __device__ __forceinline__ void multiply_tile(bool last, bool masked, int key, const int (&visible)[2]) {
         multiply_scores<PREVIOUS>(last, masked, key, visible);
         float factor[2];
-        const bool scaled = softmax.template add<Tile::RESCALE_ABOVE>(s, factor);
+        softmax.add(s, factor);
         if constexpr (PREVIOUS) wait_for_values();
         pack();
-        if (scaled) scale_rows(sums, factor);
+        scale_rows(sums, factor);
         if constexpr (!Tile::OVERLAP) multiply_values();
-    }
-
-    // The same for the first tile of other queries, at q_rows: `store` stores the results of the previous ones, which are in
-    // `sums`, and takes their maxima and sums of exponentials.
-    template <class Store>
-    __device__ __forceinline__ void multiply_first_tile(bool masked, int key, const int (&visible)[2], Store store) {
-        multiply_scores<true>(false, masked, key, visible);
-        OnlineSoftmax previous = softmax;
-        softmax = OnlineSoftmax{previous.scale};
-        float factor[2];
-        softmax.template add<Tile::RESCALE_ABOVE>(s, factor);
-        wait_for_values();
-        pack();
-        store(previous);
-        clear();
     }
 
     __device__ __forceinline__ void clear() {

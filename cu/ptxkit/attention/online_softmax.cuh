@@ -23,27 +23,17 @@ struct RaisedSoftmax {
     float sum[2] = {};                                    // of this thread's exponentials
 
     // Replaces scores by their exponentials relative to the maximum, and adds these to the sums. factor[r] is what
-    // previous results of row r must be multiplied by; returns whether it may be another number than 1 for a row of the warp.
-    // Rows whose scores are all minus infinity have exponentials 0. With ABOVE, `maximum` stays as it is until it is exceeded by
-    // a factor of 2^ABOVE in the exponentials, which are then up to that large: the results are the same, and nearly all
-    // factors are 1 (the conditional rescaling of FlashAttention-4).
-    template <int ABOVE = 0, int N>
-    __device__ __forceinline__ bool add(float (&s)[N], float (&factor)[2]) {
-        bool scaled = ABOVE == 0;
+    // previous results of row r must be multiplied by. Rows whose scores are all minus infinity have exponentials 0.
+    template <int N>
+    __device__ __forceinline__ void add(float (&s)[N], float (&factor)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float highest = maximum[r];
 #pragma unroll
             for (int i = 2 * r; i < N; i += 4) highest = fmaxf(highest, fmaxf(s[i], s[i + 1]));
             highest = warp_max<4>(highest);
-            bool near = false;
-            if constexpr (ABOVE > 0) {
-                near = (highest - maximum[r]) * scale <= ABOVE;  // false for minus infinities, too
-                if (near) highest = maximum[r];
-                scaled |= !near;
-            }
             const float base = highest == -infinity() ? 0 : highest * scale - RAISED;
-            factor[r] = near ? 1 : ex2_approx_ftz(maximum[r] * scale - RAISED - base);
+            factor[r] = ex2_approx_ftz(maximum[r] * scale - RAISED - base);
             maximum[r] = highest;
             float added = 0;
 #pragma unroll
@@ -54,7 +44,47 @@ struct RaisedSoftmax {
             }
             sum[r] = fmaf(sum[r], factor[r], added);
         }
+    }
+
+    // The first part of `add`, for kernels that wait for a product before the second one: the maxima. base[r] is subtracted
+    // from the exponents of row r. Returns whether a factor of the warp may be another number than 1. With ABOVE, `maximum`
+    // stays as it is until it is exceeded by a factor of 2^ABOVE in the exponentials, which are then up to that large: the
+    // results are the same, and nearly all factors are 1 (the conditional rescaling of FlashAttention-4).
+    template <int ABOVE, int N>
+    __device__ __forceinline__ bool raise(const float (&s)[N], float (&factor)[2], float (&base)[2]) {
+        float highest[2] = {maximum[0], maximum[1]};
+#pragma unroll
+        for (int i = 0; i < N; i += 2) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], fmaxf(s[i], s[i + 1]));
+        bool scaled = ABOVE == 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            highest[r] = warp_max<4>(highest[r]);
+            bool near = false;
+            if constexpr (ABOVE > 0) {
+                near = (highest[r] - maximum[r]) * scale <= ABOVE;  // false for minus infinities, too
+                if (near) highest[r] = maximum[r];
+                scaled |= !near;
+            }
+            base[r] = highest[r] == -infinity() ? 0 : highest[r] * scale - RAISED;
+            factor[r] = near ? 1 : ex2_approx_ftz(maximum[r] * scale - RAISED - base[r]);
+            maximum[r] = highest[r];
+        }
         return ABOVE == 0 || vote_sync_any(all_lanes, scaled);
+    }
+
+    // The second part of `add`: the exponentials and their sums.
+    template <int N>
+    __device__ __forceinline__ void exponentiate(float (&s)[N], const float (&factor)[2], const float (&base)[2]) {
+        float added[2] = {};
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            const int r = i / 2 % 2;
+            s[i] = ex2_approx_ftz(fmaf(s[i], scale, -base[r]));
+            s[i + 1] = ex2_approx_ftz(fmaf(s[i + 1], scale, -base[r]));
+            added[r] += s[i] + s[i + 1];
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) sum[r] = fmaf(sum[r], factor[r], added[r]);
     }
 
     // The sums of whole rows, after the last tile.

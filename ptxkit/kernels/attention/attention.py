@@ -59,7 +59,7 @@ class Attention(AttentionSizes):
 
     def temporaries(self) -> Mapping[str, Any]:
         shape = (self.heads, self.tokens[0], self.k)
-        return {"scores": (shape, "f32"), "probabilities": (shape, self.dtype)}
+        return {"scores": (shape, "f32"), "probabilities": (shape, self.dtype), "counter": (1, "s32")}
 
     def work(self) -> Work:
         queries, keys = self.tokens
@@ -141,7 +141,12 @@ class Attention(AttentionSizes):
         ]
 
     def specialized(
-        self, tile: AttentionTile | ContinuousTile, kernel: str = "attention_specialized", *, persistent: bool = False
+        self,
+        tile: AttentionTile | ContinuousTile,
+        kernel: str = "attention_specialized",
+        *,
+        persistent: bool = False,
+        counter: str = "next_tile",
     ) -> list[Launch]:
         """A launch of ``attention_specialized``, or of a kernel that takes tiles from a counter."""
         dynamic = kernel != "attention_specialized"
@@ -159,7 +164,7 @@ class Attention(AttentionSizes):
                 128 * (tile.CONSUMERS + 1),
                 (
                     *(*maps, *self.pointers[3:], tiles, self.batch, np.float32(LOG2E / math.sqrt(self.d))),
-                    *(("next_tile", section(self), alone(self)) if dynamic else ()),
+                    *((counter, section(self), alone(self)) if dynamic else ()),
                 ),
                 shared=tile.shared_bytes,
                 template=(f"ptxkit::{self.dtype}", tile, self.causal),
@@ -207,6 +212,18 @@ class Attention(AttentionSizes):
     def step6_dynamic(self, t: Tile) -> list[Launch]:
         """Each CTA takes the next tile from a counter when it is free, the longest of several heads first."""
         return self.specialized(swept(self, t), "attention_dynamic", persistent=True)
+
+    @variant(
+        requires=("sm_90a",),
+        tile=CONTINUOUS_TILE,
+        constraint=lambda w, t: usable(w, continuous(w, t), beside=16),
+        prefer=preferred_continuous,
+        slower=slower_dynamic,
+    )
+    def private_counter(self, t: Tile) -> list[Launch]:
+        """Step 7 after a launch that sets a counter of its own to 0: calls may run at the same time, on several streams."""
+        clear = Launch("attention_clear", 1, 1, ("counter",), source=CONTINUOUS, template=("unsigned",))
+        return [clear, *self.specialized(continuous(self, t), "attention_continuous", persistent=True, counter="counter")]
 
     @variant(
         requires=("sm_90a",),

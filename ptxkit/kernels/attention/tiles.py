@@ -80,19 +80,34 @@ CONTINUOUS_TILE = {
     "BN": [128, 64, 144, 160, 176, 192],
     "RESCALE_ABOVE": [8, 0],  # powers of two by which exponentials exceed 1 before results are multiplied by a factor
 }
-OTHER_KEYS = 32  # a tile of keys takes as long as the products of its keys and of this many more (docs/attention.md)
+OTHER_KEYS = 16  # a tile of keys takes as long as the products of its keys and of this many more (docs/attention.md)
+THREE_WARPGROUPS = 0.93
+"""Time for a pair of a query and a key without a mask, of heads of 64 elements, in tiles of 192 queries and 64 keys,
+relative to that in tiles of 128 queries and keys."""
 MEASURED_D = (64, 128)  # sizes of heads for which steps 6 and 7 were timed
 
 
 def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
-    """The tile of keys with the smallest predicted time: wide tiles have fewer steps, but more keys beyond the mask."""
+    """Tiles of step 7, as measured on an H200 (docs/attention.md).
+
+    Of heads of 64 elements, warpgroups do not alternate. Otherwise the tile of keys with the smallest predicted time: wide
+    tiles have fewer steps, but more keys beyond the mask.
+    """
 
     def predicted(keys: int) -> int:
         return int(steps_of_queries(w, 128, keys).sum()) * (keys + OTHER_KEYS)
 
-    for keys in (*sorted((128, 160, 192), key=predicted), 64):  # tiles of 144 keys were nowhere the fastest
+    def work(queries: int, keys: int) -> float:
+        steps = steps_of_queries(w, queries, keys)
+        return float(max(steps.max(initial=0), steps.sum() / w.device.sms)) * queries * keys
+
+    small = w.d == 64
+    if small and not w.causal and THREE_WARPGROUPS * work(192, 64) < work(128, 128):
+        yield {"CONSUMERS": 3, "BN": 64, "STAGES": 3, "PING_PONG": 0, "RESCALE_ABOVE": 8}
+    widths = (128,) if small else sorted((128, 160, 192), key=predicted)  # tiles of 144 keys were nowhere the fastest
+    for keys in (*widths, 64):
         for stages in (3, 2):
-            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1, "RESCALE_ABOVE": 8}
+            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 0 if small else 1, "RESCALE_ABOVE": 8}
 
 
 def slower_dynamic(w: AttentionSizes) -> str | None:
