@@ -9,7 +9,7 @@
 // 2. `scores_two_passes`: a CTA keeps 64 queries or more and computes all scores of its rows twice: first for the
 //     maxima and sums of the rows, which stay in registers, then for the probabilities. mma.sync, for sm_80 and later.
 // 3. `scores_specialized`: the same with a producer warp that loads tiles by TMA, warpgroups that multiply by wgmma, and
-//     stores by TMA.
+//     stores by TMA. With MASK_TILES, TMA loads an array of masks, too.
 // 4. `scores_cluster`: a cluster holds whole rows in registers, each CTA a range of keys, which stays in shared memory
 //     for many tiles of queries. The CTAs exchange one maximum and one sum for each row, and no score is computed twice.
 #include "ptxkit/attention/mma_tiles.cuh"
@@ -74,6 +74,22 @@ struct Scores {
             const int seen[2] = {visible(row), visible(row + 8)};
             if (key + 2 * N > visible(query)) mask_scores(s, key, seen);
         }
+    }
+
+    // The same for an array of which a tile of ROWS rows is in shared memory. row: of the warp's first one in it.
+    template <int ROWS, int N>
+    __device__ __forceinline__ void apply_tile(float (&s)[N], const unsigned char* tile, unsigned row, int key) const {
+        constexpr float log2e = 1.44269504088896f;
+        const unsigned lane = laneid();
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            const unsigned at = tile_offset<ROWS>(row + lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2);
+            const unsigned pair = *reinterpret_cast<const unsigned*>(tile + at);
+            s[i] = fmaf(s[i], scale, Convert<T>::low(pair) * log2e);
+            s[i + 1] = fmaf(s[i + 1], scale, Convert<T>::high(pair) * log2e);
+        }
+        const int seen[2] = {keys, keys};
+        if (key + 2 * N > keys) mask_scores(s, key, seen);
     }
 };
 
@@ -305,7 +321,7 @@ struct Stores {
 
 // Parameters of scores_specialized. The description gives them by name (ScoresTile in
 // ptxkit/kernels/attention/attention_scores.py).
-template <int D_, int CONSUMERS_, int BN_, int STAGES_, int REGISTERS_>
+template <int D_, int CONSUMERS_, int BN_, int STAGES_, int REGISTERS_, bool MASK_TILES_>
 struct ScoresTile {
     static constexpr int D = D_;                  // elements of a head
     static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply 64 queries each
@@ -314,19 +330,22 @@ struct ScoresTile {
     static constexpr int STAGES = STAGES_;        // tiles of keys in shared memory
     static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
     static constexpr int BOXES = 2;               // of each warp, for the results
-    // Shared memory as byte offsets: queries, tiles of keys, boxes of results, mbarriers.
+    static constexpr bool MASK_TILES = MASK_TILES_;  // TMA loads an array of masks, too
+    // Shared memory as byte offsets: queries, tiles of keys and of the mask, boxes of results, mbarriers.
     static constexpr int tile_bytes = BN * D * 2, q_bytes = BM * D * 2, k = q_bytes;
-    static constexpr int boxes = k + STAGES * tile_bytes;
+    static constexpr int mask_bytes = MASK_TILES ? BM * BN * 2 : 0, masks = k + STAGES * tile_bytes;
+    static constexpr int boxes = masks + STAGES * mask_bytes;
     static constexpr int barriers = boxes + 4 * CONSUMERS * BOXES * box_bytes<BN>;
 };
 
 // Work items `blockIdx.x`, `blockIdx.x + gridDim.x`, ... of `tiles` tiles of queries for each head of each sequence; with
-// a causal mask, the tiles with most keys of a head first.
+// a causal mask, the tiles with most keys of a head first. mask_map: used with MASK_TILES, boxes of BM queries and 64 keys.
 template <class T, class Tile, int MASK, int VECTOR>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) scores_specialized(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-    const __grid_constant__ TensorMap p_map, T* p, const T* mask, long long mask_batch, long long mask_head,
-    int queries, int keys, int heads, int kv_heads, int tiles, int works, float scale) {
+    const __grid_constant__ TensorMap p_map, const __grid_constant__ TensorMap mask_map, T* p, const T* mask,
+    long long mask_batch, long long mask_head, int queries, int keys, int heads, int kv_heads, int tiles, int works,
+    float scale) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
     extern __shared__ __align__(1024) unsigned char shared[];
     const Scores<T, MASK, VECTOR> scores{mask, mask_batch, mask_head, queries, keys, heads, kv_heads, scale};
@@ -338,6 +357,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) scores_special
         prefetch_tensormap(q_map);
         prefetch_tensormap(k_map);
         if (VECTOR == 8) prefetch_tensormap(p_map);
+        if (Tile::MASK_TILES) prefetch_tensormap(mask_map);
         mbarrier_init(q_full, 1);
         mbarrier_init(q_empty, 4 * CONSUMERS);  // one lane of each warp
         init_ring<STAGES>(k_full, 1, k_empty, 4 * CONSUMERS);
@@ -367,10 +387,17 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) scores_special
                     const int key = (i < steps ? i : i - steps) * BN;
                     const unsigned k_tile = k_tiles + at.stage * Tile::tile_bytes, full = k_full + 8 * at.stage;
                     mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(full, Tile::tile_bytes);
+                    mbarrier_arrive_expect_tx(full, Tile::tile_bytes + Tile::mask_bytes);
                     for (int d = 0; d < D; d += 64) {
                         cp_async_bulk_tensor_4d_shared_global(k_tile + d / 64 * BN * 128, k_map, d, kv_head, key, batch,
                                                               full);
+                    }
+                    if constexpr (Tile::MASK_TILES) {
+                        const unsigned mask_tile = q_tile + Tile::masks + at.stage * Tile::mask_bytes;
+                        for (int c = 0; c < BN; c += 64) {
+                            cp_async_bulk_tensor_4d_shared_global(mask_tile + c / 64 * BM * 128, mask_map, key + c, query,
+                                                                  mask_head ? head : 0, mask_batch ? batch : 0, full);
+                        }
                     }
                     at.advance();
                 }
@@ -393,9 +420,14 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) scores_special
                 start_scores<BM, BN, D>(s, q_rows, k_tiles + at.stage * Tile::tile_bytes, T());
                 wgmma_wait_group<0>();
                 warpgroup_fence_operand(s);
+                if constexpr (Tile::MASK_TILES) {
+                    const unsigned char* mask_tile = shared + Tile::masks + at.stage * Tile::mask_bytes;
+                    scores.template apply_tile<BM>(s, mask_tile, number * 64 + warp % 4 * 16, key);
+                    __syncwarp();  // all lanes have read the mask
+                }
                 if (laneid() == 0) mbarrier_arrive(k_empty + 8 * at.stage);
                 at.advance();
-                scores.apply(s, batch, head, row, key);
+                if constexpr (!Tile::MASK_TILES) scores.apply(s, batch, head, row, key);
             };
             if (steps > 0) {
                 mbarrier_wait(q_full, q_parity);

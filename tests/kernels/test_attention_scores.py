@@ -12,7 +12,7 @@ from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 
-VARIANTS = list(AttentionScores.variants())
+VARIANTS = [name for name in AttentionScores.variants() if name != "step4_mask_tiles"]  # which has no other masks
 FUSED = [name for name in VARIANTS if name != "unfused"]
 
 
@@ -96,6 +96,28 @@ def test_heads_of_256_elements(device, variant):
 def test_late_copies_and_races(few_ctas, variant, tile, completion, settings):
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion, racecheck="warps", initcheck=True))
     check(device, variant, tile, batch=1, heads=1, q=390, d=64, **settings)
+
+
+@pytest.mark.parametrize(
+    ("tile", "settings"),
+    [
+        ({"CONSUMERS": 2, "BN": 64, "STAGES": 2}, {"k": 136, "mask_shape": "shared"}),
+        ({"CONSUMERS": 1, "BN": 192, "STAGES": 3}, {"k": 200, "mask_shape": "full", "masked": 0.9}),
+        ({"CONSUMERS": 3, "BN": 64, "STAGES": 2}, {"k": 8, "mask_shape": "batch", "masked": 1.0}),
+        ({"CONSUMERS": 2, "BN": 128, "STAGES": 2}, {"k": 264, "mask_shape": "heads", "dtype": "f16"}),
+    ],
+    ids=lambda value: value.get("mask_shape"),
+)
+def test_masks_in_tiles(few_ctas, tile, settings):
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    check(device, "step4_mask_tiles", tile, batch=2, heads=2, q=70, d=64, mask="array", **settings)
+
+
+def test_masks_that_tma_cannot_load_are_refused():
+    for settings, message in (({"mask": "none"}, "no array of masks"), ({"mask": "array", "k": 70}, "multiple of 16 bytes")):
+        workload = AttentionScores(batch=1, heads=1, q=64, d=64, **{"k": 64, **settings})
+        with pytest.raises(UsageError, match=message):
+            execute.run(execute.Case(workload, EmulatedDevice()), workload.variant("step4_mask_tiles"), explicit=True)
 
 
 @pytest.mark.parametrize("variant", ["step1_two_passes", "step3_cluster"])

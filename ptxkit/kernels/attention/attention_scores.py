@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +29,11 @@ MASKS = {
     "causal": "CAUSAL_MASK",
 }  # ScoresMask of cu/kernels/attention_scores.cu
 NONE = np.uint64(0)  # a null pointer
+TWO_PASSES_TILE = {
+    "CONSUMERS": [2, 3, 1],  # warpgroups of 64 queries each
+    "BN": [128, 64, 192, 256],  # keys of a tile
+    "STAGES": [2, 3, 4],  # tiles of keys in shared memory
+}
 LARGE = 1 << 24  # probabilities of which the reference is computed in float32
 BOX_ROWS, BOX_COLUMNS = 16, 64  # probabilities that TMA stores at a time
 
@@ -42,6 +47,7 @@ class ScoresTile(TemplateStruct):
     BN: int
     STAGES: int
     REGISTERS: int
+    MASK_TILES: bool = False
 
     @property
     def queries(self) -> int:
@@ -50,8 +56,9 @@ class ScoresTile(TemplateStruct):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: queries, stages of keys, two boxes of results for each warp, mbarriers."""
-        tiles = 2 * self.D * (self.queries + self.STAGES * self.BN)
+        """Dynamic shared memory of a CTA: queries, stages of keys and masks, two boxes of results for each warp, mbarriers."""
+        masks = self.STAGES * self.queries * self.BN if self.MASK_TILES else 0
+        tiles = 2 * self.D * (self.queries + self.STAGES * self.BN) + 2 * masks
         return tiles + 8 * self.CONSUMERS * box_bytes(self.BN) + 8 * (2 + 2 * self.STAGES)
 
 
@@ -86,7 +93,14 @@ def holding(w: AttentionScores) -> Iterator[Mapping[str, Any]]:
 
 def slower_with_array(w: AttentionScores) -> str | None:
     """``slower`` of step 2: by 1.18 and 1.25 times on an H200, with 2048 and 4096 keys."""
-    return "with an array of masks, which both passes read, step 1 took less time on an H200" if w.mask == "array" else None
+    return "with an array of masks, which both passes read, others took less time on an H200" if w.mask == "array" else None
+
+
+def slower_with_few_tiles(w: AttentionScores) -> str | None:
+    """``slower`` of step 4, which took half as long as the others on an H200 with as many tiles as SMs or more."""
+    if (tiles := cdiv(w.q, 128) * w.heads * w.batch) < w.device.sms:
+        return f"there are {tiles} tiles of queries for {w.device.sms} SMs, for which no time of it was compared"
+    return None
 
 
 def slower_without_array(w: AttentionScores) -> str | None:
@@ -312,27 +326,28 @@ class AttentionScores(Workload):
 
     @variant(
         requires=("sm_90a",),
-        tile={
-            "CONSUMERS": [2, 3, 1],  # warpgroups of 64 queries each
-            "BN": [128, 64, 192, 256],  # keys of a tile
-            "STAGES": [2, 3, 4],  # tiles of keys in shared memory
-        },
+        tile=TWO_PASSES_TILE,
         constraint=lambda w, t: usable(w, two_passes(w, t)),
         prefer=lambda w: [{"BN": 64}] if w.d == 256 else [],
         slower=slower_with_array,
     )
     def step2_wgmma(self, t: Tile) -> list[Launch]:
         """The same with a producer warp that loads tiles by TMA, warpgroups that multiply by wgmma, and stores by TMA."""
-        tile = two_passes(self, t)
+        return self.specialized(two_passes(self, t))
+
+    def specialized(self, tile: ScoresTile) -> list[Launch]:
+        """A launch of ``scores_specialized``."""
         tiles = cdiv(self.q, tile.queries)
         works = tiles * self.heads * self.batch
+        maps = self.maps(tile.queries, tile.BN)
+        mask = TensorMap("added", box=(1, 1, tile.queries, BOX_COLUMNS), swizzle="128B") if tile.MASK_TILES else maps[0]
         return [
             Launch(
                 "scores_specialized",
                 min(works, self.device.sms),
                 128 * (tile.CONSUMERS + 1),
                 (
-                    *self.maps(tile.queries, tile.BN),
+                    *(*maps, mask),
                     "p",
                     *self.mask_arguments,
                     *self.sizes_and_heads,
@@ -384,10 +399,33 @@ class AttentionScores(Workload):
             )
         ]
 
+    @variant(
+        requires=("sm_90a",),
+        tile=TWO_PASSES_TILE,
+        constraint=lambda w, t: has_mask_tiles(w) if has_mask_tiles(w) is not True else usable(w, with_mask(w, t)),
+        prefer=lambda w: [{"BN": 64}] if w.d == 256 else [],
+        slower=slower_with_few_tiles,
+    )
+    def step4_mask_tiles(self, t: Tile) -> list[Launch]:
+        """Step 2 for an array of masks, which TMA loads in tiles beside those of the keys."""
+        return self.specialized(with_mask(self, t))
+
 
 def two_passes(w: AttentionScores, t: Tile) -> ScoresTile:
     """The tile of step 2."""
     return ScoresTile(w.d, t.CONSUMERS, t.BN, t.STAGES, {1: 0, 2: 240, 3: 160}[t.CONSUMERS])
+
+
+def with_mask(w: AttentionScores, t: Tile) -> ScoresTile:
+    """The tile of step 4."""
+    return replace(two_passes(w, t), MASK_TILES=True)
+
+
+def has_mask_tiles(w: AttentionScores) -> bool | str:
+    """Whether TMA can load the mask."""
+    if w.mask != "array":
+        return "there is no array of masks"
+    return w.vector == 8 or f"TMA requires rows of a multiple of 16 bytes, and those of the mask have {w.k} elements"
 
 
 def usable(w: AttentionScores, tile: ScoresTile) -> bool | str:
