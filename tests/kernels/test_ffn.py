@@ -258,8 +258,30 @@ def test_the_variant_for_few_rows(rows, columns, chosen):
 
 @pytest.mark.parametrize(
     ("rows", "columns", "faster"),
-    [(128, 1024, True), (256, 1024, False), (1, 4096, True), (128, 4096, False), (32, 8192, True), (128, 8192, False)],
+    [(128, 1024, True), (256, 1024, False), (1, 4096, True), (192, 4096, False), (32, 8192, True), (128, 8192, False)],
 )
 def test_the_swapped_product_is_taken_where_it_was_measured_to_be_faster(rows, columns, faster):
     workload = LinearLayernormGelu(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
     assert (workload.variant("row_kernels_swapped").slower(workload) is None) is faster
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "chosen"),
+    [
+        (1, 4096, "row_kernels_swapped"),
+        (64, 1024, "row_kernels_multicast"),
+        (128, 4096, "row_kernels_multicast"),
+        (256, 4096, "row_kernels_wgmma"),
+        (128, 8192, "row_kernels_wgmma"),
+    ],
+)
+def test_the_linear_layer_takes_the_fastest_measured_product(rows, columns, chosen):
+    workload = LinearLayernormGelu(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
+    variants = [name for name, v in workload.variants().items() if v.slower is None or v.slower(workload) is None]
+    assert variants[-1] == chosen
+
+
+def test_any_rows_of_a_multicast_product():
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
+    tile = {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 24, "A_SHARING": 1, "B_SHARING": 2}
+    check(device, "linear_layernorm_gelu", "row_kernels_multicast", 27, 136, 264, tile)

@@ -11,7 +11,7 @@ import numpy as np
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import framework
-from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, steps, swapped, wgmma_tiles
+from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, multicast, steps, swapped, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.matmul_mma import MatmulMma, MmaTile
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
@@ -23,6 +23,7 @@ Dtype = Literal["bf16", "f16"]
 MMA = ("sm_80",)
 WGMMA = ("sm_90a",)
 MMA_TILE, WGMMA_TILE, SWAPPED_TILE = matmul_mma.TILE, matmul_wgmma.TILE, swapped.SPACE
+MULTICAST_TILE = multicast.SPACE
 UNIT = {"bf16": 2.0**-9, "f16": 2.0**-12}
 """Largest relative error of a rounding to the type, for 8 and 11 significant bits."""
 CHAIN_THREADS = 128  # threads of a CTA that adds a bias in the unfused chain
@@ -217,6 +218,22 @@ def swapped_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:
     """Launches of step 9 of matmul_wgmma, x w^T + bias, with other names for a, b and c."""
     made = swapped.launches(of_rows(w, "bias"), matmul_wgmma.K_MAJOR, t)
     return [replace(renamed(launch, names), source=swapped.SOURCE) for launch in made]
+
+
+def usable_multicast(w: Any, t: Tile) -> bool | str:
+    """The constraint of the product whose clusters load both operands."""
+    return multicast.usable(of_rows(w), t)
+
+
+def preferred_multicast(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles by size: those of step 15 of matmul_wgmma."""
+    yield from steps.preferred(15)(of_rows(w))
+
+
+def multicast_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:
+    """Launches of step 15 of matmul_wgmma, x w^T + bias, with other names for a, b and c."""
+    made = matmul_wgmma.loaded_by_clusters(of_rows(w, "bias"), t)
+    return [replace(renamed(launch, names), source=multicast.SOURCE) for launch in made]
 
 
 def swapped_launch(kernel: str, w: Any, t: Tile, maps: tuple[str, str], args: tuple[object, ...]) -> Launch:

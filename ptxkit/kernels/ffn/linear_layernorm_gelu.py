@@ -18,6 +18,7 @@ NORM_FLOPS = 7  # of layernorm, for each element
 SMALL = 1 << 27
 """Products of numbers up to which the swapped product was the fastest at all sizes that were measured on an H200, with up to
 128 rows: by 1.1 times for 128 rows of 1024 columns and features."""
+FEW_WEIGHTS = 1 << 24  # weights up to which row_kernels_multicast was the fastest for 32 to 128 rows
 RECORD_BYTES = 8  # mean and squared deviations that a CTA sends of a row
 CLUSTER_TILE = {
     "BM": [128, 64],  # rows of a cluster
@@ -81,6 +82,13 @@ def slower_swapped(w: LinearLayernormGelu) -> str | None:
     """Why the other products are faster, which the model of their times does not tell for small ones."""
     small = w.rows <= 128 and w.rows * w.hidden * w.features <= SMALL
     return None if small else linear.slower_swapped(w)
+
+
+def slower_multicast(w: LinearLayernormGelu) -> str | None:
+    """Why the other products are faster: as measured on an H200 (docs/ffn.md)."""
+    if 32 <= w.rows <= 128 and w.hidden * w.features <= FEW_WEIGHTS:
+        return None
+    return "it was the fastest for 32 to 128 rows and up to 4096 x 4096 weights, of the sizes measured on an H200"
 
 
 class LinearLayernormGelu(Workload):
@@ -179,6 +187,17 @@ class LinearLayernormGelu(Workload):
     def row_kernels_swapped(self, t: Tile) -> list[Launch]:
         """For few rows: the product has the weights as its first operand, and CTAs of a cluster divide hidden."""
         return [*linear.swapped_launches(self, t, {"a": "x", "b": "w", "c": "biased"}), *self.layernorm]
+
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.MULTICAST_TILE,
+        constraint=linear.usable_multicast,
+        prefer=linear.preferred_multicast,
+        slower=slower_multicast,
+    )
+    def row_kernels_multicast(self, t: Tile) -> list[Launch]:
+        """For some hundred rows: tiles with any multiple of 8 rows, and both operands loaded for a cluster."""
+        return [*linear.multicast_launches(self, t, {"a": "x", "b": "w", "c": "biased"}), *self.layernorm]
 
     @variant(
         requires=linear.WGMMA,
