@@ -1,13 +1,14 @@
 """Measures sweeps on 1, 2, ... GPUs of this machine: configurations a second, and where the time of the command goes.
 
-    python scripts/cluster_gpus.py [--gpus 1,2,4] [--evaluations 574] [--warm] [--limit 150] [--kernel KERNEL:VARIANT]
+    python scripts/cluster_gpus.py [--gpus 1,2,4] [--evaluations 574] [--rounds 2] [--limit 150] [--kernel KERNEL:VARIANT]
         [--sizes M,N,K]
 
 Every run is one command, ``ptxkit sweep tiles ... --cluster local-gpus --search random``, with an empty journal, and the first
-GPUs of ``CUDA_VISIBLE_DEVICES``. All of them measure the same configurations, each with an empty compile cache. With
-``--warm`` they are repeated with the cache that the first run has filled, so that nothing is compiled; these end by Ctrl-C
-when all configurations are known. A run that would not be over within ``--limit`` seconds, by the time of those before, is
-left out, and one that is not over by then is ended.
+GPUs of ``CUDA_VISIBLE_DEVICES``. All of them measure the same configurations. The first run has an empty compile cache, which
+it fills. In each of the ``--rounds``, the sweeps of all numbers of GPUs follow each other with that cache, so that nothing is
+compiled; these end by Ctrl-C when all configurations are known. Then come the other numbers of GPUs with empty caches. A run
+that would not be over within ``--limit`` seconds, by the time of those before, is left out, and one that is not over by then is
+ended.
 
 The first table has the seconds of the parts of each command, one after another:
 
@@ -21,12 +22,15 @@ The first table has the seconds of the parts of each command, one after another:
 
 The second table has the rate, and what a configuration takes, of those of ``steady``:
 
-- ``a second``, and over that of the first number of GPUs and their number (``linear``: 1.00 is linear); ``linear*`` is that of
-  all configurations, from the first on;
+- ``a second``, and over the mean of the runs of the first number of GPUs with the same kind of cache, and the number of GPUs
+  (``linear``: 1.00 is linear); ``linear*`` is that of all configurations, from the first on;
 - ``GPUs busy``: the share of the time in which the measuring processes measured; ``processors``: in which the processors that
   this process may use were busy, whatever with;
 - milliseconds of a measuring process: ``prepare``, ``verify`` and ``time``, in the journal; ``answer``: what a request took
   beyond them; ``wait``: from its end until the next one began; ``compile``: of a compiling process.
+
+A line for each number of GPUs has the mean and the range of ``linear`` in the rounds, each over the run of the first number of
+GPUs of the same round.
 """
 
 from __future__ import annotations
@@ -56,12 +60,15 @@ class Run:
     """A sweep. Seconds since its command was started.
 
     Attributes:
+        cache: ``"empty"`` or ``"full"`` at its start. round: its number; 0 for one with an empty cache.
         entries: lines of the journal, each with the time at which it was read as ``read``.
         processors: busy seconds of the processors, and seconds, at each of these lines.
         result: the JSON of the sweep, or nothing if it was ended before.
     """
 
     gpus: int
+    cache: str = "empty"
+    round: int = 0
     entries: list[dict[str, Any]] = field(default_factory=list)
     leaders: list[dict[str, Any]] = field(default_factory=list)
     processors: list[float] = field(default_factory=list)
@@ -181,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", default="1,2", help="numbers of GPUs, separated by commas")
     parser.add_argument("--evaluations", type=int, default=574, help="configurations of each sweep")
-    parser.add_argument("--warm", action="store_true", help="repeat the sweeps with a filled compile cache")
+    parser.add_argument("--rounds", type=int, default=0, help="sweeps of each number of GPUs with a filled compile cache")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for all of them")
     parser.add_argument("--kernel", default="matmul_wgmma:step8_tma_store", help="kernel and variant")
     parser.add_argument("--sizes", default="4096,4096,4096", help="its sizes, separated by commas")
@@ -191,7 +198,7 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     print(f"{given.kernel} {given.sizes}, {given.evaluations} configurations, on {cores} processors", flush=True)
     print("cache  GPUs  " + "  ".join(f"{name:>10}" for name in PARTS))
-    runs: dict[tuple[str, int], Run] = {}
+    runs: list[Run] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             _measure(given, counts, Path(folder), time.perf_counter() + given.limit, runs)
@@ -199,41 +206,54 @@ def main() -> None:
             _rates(runs, counts[0])
 
 
-def _measure(
-    given: argparse.Namespace, counts: list[int], folder: Path, until: float, runs: dict[tuple[str, int], Run]
-) -> None:
+def _measure(given: argparse.Namespace, counts: list[int], folder: Path, until: float, runs: list[Run]) -> None:
     """Add the runs to ``runs``, and print a row of the first table for each."""
-    order = [counts[0], *reversed(counts[1:])]  # that of the most GPUs is not left out
-    for cache, gpus in itertools.product(("empty", "full")[: 1 + given.warm], order):
-        alike = runs.get(("empty", gpus))
-        expected = alike.entries[-1]["read"] if alike else 0.0
+    order = [("empty", counts[0], 0)]
+    order += [("full", gpus, number) for number, gpus in itertools.product(range(1, given.rounds + 1), counts)]
+    order += [("empty", gpus, 0) for gpus in reversed(counts[1:])]  # that of the most GPUs is not left out
+    for cache, gpus, number in order:
+        expected = max((run.seconds for run in runs if (run.cache, run.gpus) == (cache, gpus)), default=0.0)
         if time.perf_counter() + expected > until:
             print(f"{cache:5}  {gpus:4}  left out: the limit is near", flush=True)
             continue
-        mine = folder / f"{cache}{gpus}"
+        mine = folder / f"{cache}{gpus}-{number}"
         mine.mkdir()
-        filled = folder / f"empty{counts[0]}" / "cache" if cache == "full" else mine / "cache"
+        filled = folder / f"empty{counts[0]}-0" / "cache" if cache == "full" else mine / "cache"
         run = swept(gpus, given, mine, filled, until, whole=cache == "empty")
         if len(run.entries) < min(20, given.evaluations):
             print(f"{cache:5}  {gpus:4}  ended after {len(run.entries)} configurations", flush=True)
             continue
-        runs[cache, gpus] = run
+        run.cache, run.round = cache, number
+        runs.append(run)
         parts = run.parts()
         print(f"{cache:5}  {gpus:4}  " + "  ".join(f"{parts[name]:9.2f}s" for name in PARTS), flush=True)
         _tell(run.result)
 
 
-def _rates(runs: dict[tuple[str, int], Run], base: int) -> None:
-    """Print the second table."""
+def _rates(runs: list[Run], base: int) -> None:
+    """Print the second table, and what the rounds say together."""
     print("cache  GPUs  configurations  a second  linear  linear*  GPUs busy  processors  ", end="")
     print("  ".join(f"{name:>8}" for name in EACH))
-    for (cache, gpus), run in sorted(runs.items()):
+    for run in runs:
+        ones = [one.rates() for one in runs if (one.cache, one.gpus) == (run.cache, base)]
+        means = [statistics.fmean(each) for each in zip(*ones, strict=True)] or [float("nan")] * 2
         rates, each = run.rates(), run.steady()
-        firsts = runs[cache, base].rates() if (cache, base) in runs else (float("nan"), float("nan"))
-        linear, everything = (mine / one / gpus * base for mine, one in zip(rates, firsts, strict=True))
-        row = f"{cache:5}  {gpus:4}  {len(run.entries):14}  {rates[0]:8.1f}  {linear:6.2f}  {everything:7.2f}"
+        linear, everything = (mine / one / run.gpus * base for mine, one in zip(rates, means, strict=True))
+        row = f"{run.cache:5}  {run.gpus:4}  {len(run.entries):14}  {rates[0]:8.1f}  {linear:6.2f}  {everything:7.2f}"
         row += f"  {each['busy']:9.0%}  {each['processors']:10.0%}  "
         print(row + "  ".join(f"{each[name]:8.2f}" for name in EACH), flush=True)
+    for gpus in dict.fromkeys(run.gpus for run in runs if run.gpus != base):
+        found = in_rounds(runs, gpus, base)
+        if found:
+            spread = f"{min(found):.2f} to {max(found):.2f} in {len(found)} rounds"
+            print(f"{gpus} GPUs: {statistics.fmean(found):.2f} of linear, {spread}", flush=True)
+
+
+def in_rounds(runs: list[Run], gpus: int, base: int) -> list[float]:
+    """The rate of ``gpus`` GPUs over that of ``base``, and over linear, in each round that has both."""
+    rates = {(run.round, run.gpus): run.rates()[0] for run in runs if run.round}
+    pairs = [(rates[number, gpus], rates[number, base]) for number, which in rates if which == gpus and (number, base) in rates]
+    return [mine / one / gpus * base for mine, one in pairs]
 
 
 def _tell(result: dict[str, Any]) -> None:

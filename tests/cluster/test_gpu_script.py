@@ -24,7 +24,8 @@ def script(monkeypatch):
 def test_the_parts_of_a_command_follow_from_its_journal(script):
     """100 configurations, 10 a second on two GPUs of which each takes 0.15 s for one; the command takes 30 s."""
     line = {"prepare_s": 0.10, "verify_s": 0.01, "time_s": 0.03, "measured_s": 0.15, "compile_s": 0.3}
-    run = script.Run(2, [{**line, "read": 8 + n / 10} for n in range(100)], [{"read": 24.0}, {"read": 26.0, "other_gpu": True}])
+    entries = [{**line, "read": 8 + n / 10} for n in range(100)]
+    run = script.Run(2, entries=entries, leaders=[{"read": 24.0}, {"read": 26.0, "other_gpu": True}])
     run.processors, run.seconds = [float(n) for n in range(100)], 30.0
     run.result = {"spent_s": {"explored": 13.9, "start": 4.0}}
     parts = run.parts()
@@ -48,3 +49,13 @@ def test_lines_of_a_journal_are_read_as_they_come(script, tmp_path):
         with path.open("a") as file:
             file.write(": 2}\n" + json.dumps({"a": 3}) + "\n")
         assert lines.more() == [{"a": 2}, {"a": 3}]
+
+
+def test_rounds_are_compared_pair_by_pair(script):
+    """The machine is twice as fast in the second round, in which two GPUs have 0.9 of linear; the third has one run only."""
+
+    def run(number, gpus, seconds):
+        return script.Run(gpus, "full", number, entries=[{"read": seconds * n} for n in range(101)])
+
+    runs = [script.Run(1), run(1, 1, 0.2), run(1, 2, 0.1), run(2, 1, 0.1), run(2, 2, 0.1 / 1.8), run(3, 2, 0.05)]
+    assert script.in_rounds(runs, 2, 1) == pytest.approx([1.0, 0.9])
