@@ -10,14 +10,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+NO_SCHEDULER = "what listens there is no Dask scheduler"
 LOOK_S = 0.25  # interval at which the state of the client is read during a request
+
+
+async def probe(address: str, connection_args: Mapping[str, Any], seconds: float) -> None:
+    """Ask a scheduler whether it is there, before a client or a worker of Dask is started, which would leave threads or
+    processes behind.
+
+    Raises:
+        OSError, TimeoutError: no scheduler answers.
+    """
+    from distributed.core import rpc
+
+    try:
+        async with rpc(address, connection_args=connection_args, timeout=seconds) as scheduler:
+            found = await asyncio.wait_for(scheduler.identity(n_workers=0), seconds)
+    except (OSError, TimeoutError, RuntimeError):
+        raise
+    except Exception:  # noqa: BLE001  # another protocol, read as one of Dask: MemoryError, struct.error, ValueError, ...
+        found = None
+    if not isinstance(found, dict) or found.get("type") != "Scheduler":
+        raise ConnectionError(NO_SCHEDULER)
 
 
 def call(client: Any, request: Callable[[], Awaitable[T]], seconds: float) -> T:

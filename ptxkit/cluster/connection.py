@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ptxkit.cluster.calls import call
+from ptxkit.cluster.calls import call, probe
 from ptxkit.cluster.gpus import ClusterGpu, from_values
 from ptxkit.cluster.reasons import reason, without_tls
 from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, check_port, endpoint, is_loopback
@@ -129,21 +129,13 @@ def _client(at: Endpoint, title: str, security: Any = None) -> Iterator[Any]:
     quiet()
     security = security or at.security
     with interrupts_blocked(), _answering(title, at.address):  # its threads leave Ctrl-C to this thread
-        asyncio.run(_probe(at.address, security))
+        asyncio.run(probe(at.address, security.get_connection_args("client"), CONNECT_S))
         client = Client(at.address, security=security, timeout=CONNECT_S, set_as_default=False, name="ptxkit")
     try:
         yield client
     finally:
         with suppress(TimeoutError):
             client.close(timeout=5)
-
-
-async def _probe(address: str, security: Any) -> None:
-    """Raise OSError or TimeoutError where no scheduler answers; a client of Dask would leave a thread behind."""
-    from distributed.core import rpc
-
-    async with rpc(address, connection_args=security.get_connection_args("client"), timeout=CONNECT_S) as scheduler:
-        await asyncio.wait_for(scheduler.identity(n_workers=0), CONNECT_S)
 
 
 @contextmanager
@@ -158,5 +150,3 @@ def _answering(title: str, address: str = "") -> Iterator[None]:
     except (OSError, TimeoutError, RuntimeError, ValueError) as error:
         why = reason(error)
         raise UnavailableError(f"{title} does not answer: {why}{without_tls(address, why)}") from None
-    except MemoryError:  # the text of another protocol, read as the length of a message
-        raise UnavailableError(f"{title} does not answer: what listens there is no Dask scheduler") from None

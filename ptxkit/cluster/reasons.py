@@ -10,6 +10,11 @@ import ssl
 from collections.abc import Iterator
 
 CLOSED = "the connection was closed"
+LATE = "no answer in time"
+TRANSIENT = frozenset((CLOSED, LATE, *(os.strerror(code).lower() for code in (
+    errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT
+))))  # fmt: skip
+"""Reasons for which a scheduler does not answer that may pass: it, or its machine, is starting."""
 _OBJECT = re.compile(r"<[^<>]*>")
 _ADDRESS = re.compile(r"\b(?:tcp|tls|ws|wss|inproc)://\S+")
 _DATES = {9: "is not valid yet", 10: "has expired"}  # codes of OpenSSL (X509_V_ERR_CERT_NOT_YET_VALID, _HAS_EXPIRED)
@@ -33,7 +38,7 @@ def reason(error: BaseException) -> str:
         if isinstance(one, OSError) and one.errno is not None and one.errno > 0:
             return os.strerror(one.errno).lower()
         if type(one) is TimeoutError or type(one).__name__ == "TimeoutError":
-            return "no answer in time"
+            return LATE
         if "CommClosed" in type(one).__name__:
             return CLOSED
     texts = [_plain(str(one)) for one in _causes(error)]

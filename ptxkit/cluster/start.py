@@ -16,9 +16,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from ptxkit.cluster.calls import probe
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
 from ptxkit.cluster.processors import compiling_processors
-from ptxkit.cluster.reasons import reason, without_tls
+from ptxkit.cluster.reasons import TRANSIENT, reason, without_tls
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep.interrupts import interrupts_blocked
@@ -27,6 +28,7 @@ CORES_A_WORKER = 8  # of a cluster on this machine: a worker that ends takes wha
 LEAST_WORKERS = 2
 THREADS = 4  # of a worker for bundles of jobs, which wait in them, beside two for each slot
 START_S = 120.0  # for a worker to connect to its scheduler
+PROBE_S = 5.0  # for the first answer of a scheduler to a worker, which asks again after that
 GONE_S = 60.0  # without an answer of the scheduler after which workers end
 ASK_S = 2.0  # interval at which the scheduler is asked whether it is there
 LOOPBACK = "127.0.0.1"
@@ -208,7 +210,9 @@ def serve_workers(
     async def serve() -> int:
         stopped = _signals()
         kept: list[asyncio.Future[Any]] = []
-        try:
+
+        async def start() -> None:
+            await _find(at, say)
             for number, gpu in enumerate(gpus or [None]):
                 name = f"{platform.node()}-{os.getpid()}-{number}"
                 options = worker_options(at.address, host, share, gpu, at.security, name, processors)
@@ -217,12 +221,18 @@ def serve_workers(
                 nanny = await _started(options, at.address)
                 _say_at(say, line, nanny.worker_address)
                 kept.append(asyncio.ensure_future(_keep(nanny, options, partial(_say_at, say, line))))
-            await asyncio.wait([stopped, *kept], return_when=asyncio.FIRST_COMPLETED)
+
+        starting: asyncio.Future[Any] = asyncio.ensure_future(start())
+        try:
+            await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done():
+                starting.result()
+                await asyncio.wait([stopped, *kept], return_when=asyncio.FIRST_COMPLETED)
             return stopped.result() if stopped.done() else 0
         finally:
-            for each in kept:
+            for each in (starting, *kept):
                 each.cancel()
-            await asyncio.gather(*kept, return_exceptions=True)
+            await asyncio.gather(starting, *kept, return_exceptions=True)
 
     with ExitStack() as locks:
         for gpu in gpus:
@@ -232,6 +242,30 @@ def serve_workers(
 
 def _say_at(say: Callable[[str], None], line: str, address: str) -> None:
     say(f"{line}, at {address}")
+
+
+async def _find(at: Endpoint, say: Callable[[str], None]) -> None:
+    """Wait until a scheduler answers, which may be started at the same time as its workers.
+
+    Args:
+        say: called with a line where it does not answer at once.
+
+    Raises:
+        UnavailableError: none does within :data:`GONE_S`, or what answers is none, or does not accept the keys.
+    """
+    begin = time.monotonic()
+    waiting = False
+    while True:
+        try:
+            return await probe(at.address, at.security.get_connection_args("worker"), PROBE_S)
+        except (OSError, TimeoutError, RuntimeError) as error:
+            why = reason(error)
+        advice = without_tls(at.address, why)
+        if advice or why not in TRANSIENT or time.monotonic() - begin > GONE_S:
+            raise UnavailableError(f"no worker can be started for {at.address}: {why}{advice}")
+        if not waiting:
+            say(f"waiting up to {GONE_S:g} s for the scheduler {at.address}: {why}")
+        waiting = True
 
 
 async def _started(options: Mapping[str, Any], scheduler: str) -> Any:

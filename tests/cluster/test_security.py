@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import signal
 import socket
 import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from ptxkit.cluster import start
+from ptxkit.cluster.calls import NO_SCHEDULER, probe
 from ptxkit.cluster.connection import connected
 from ptxkit.cluster.security import FILES, endpoint, is_loopback, key_files, write_keys
+from ptxkit.cluster.start import serve_workers
 from ptxkit.errors import UnavailableError, UsageError
 
 
@@ -138,18 +145,70 @@ def test_keys_need_a_directory(tmp_path, monkeypatch, name, said):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_server_of_another_protocol_is_no_scheduler():
-    """The text of HTTP, read as the length of a message, is more memory than there is."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+@contextmanager
+def server(greeting=b""):
+    """A server that is no scheduler: it greets, and says nothing else."""
+    pytest.importorskip("distributed", reason="clusters need Dask")
+    peers = []
 
-        def answer() -> None:
-            peer, _ = server.accept()
-            peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-            peer.close()
+    def serve():
+        with suppress(OSError):  # the socket was closed
+            while True:
+                peers.append(listening.accept()[0])
+                peers[-1].sendall(greeting)
 
-        thread = threading.Thread(target=answer)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(UnavailableError, match="no Dask scheduler"), connected(f"127.0.0.1:{port}", None, False):
-            pass
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
         thread.join()
+    for peer in peers:
+        peer.close()
+
+
+GREETINGS = [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", bytes(4096), b"\xff" * 4096]
+
+
+@pytest.mark.parametrize("greeting", GREETINGS, ids=["http", "ssh", "zeros", "ones"])
+def test_a_server_of_another_protocol_is_no_scheduler(greeting):
+    """Such text is read as the length of a message that is larger than the memory, or as a message that is none."""
+    with server(greeting) as port:
+        with pytest.raises(UnavailableError, match=NO_SCHEDULER), connected(f"127.0.0.1:{port}", None, False):
+            pass
+        with pytest.raises(UnavailableError, match=f"no worker can be started for .*: {NO_SCHEDULER}"):
+            serve_workers(endpoint(f"127.0.0.1:{port}"), [], 1, None, print)
+
+
+def test_another_server_of_dask_is_no_scheduler():
+    """The address of a worker, for instance."""
+    Server = pytest.importorskip("distributed.core", reason="clusters need Dask").Server
+
+    async def ask():
+        async with Server({"identity": lambda **_: {"type": "Worker"}}) as other:
+            await other.listen("tcp://127.0.0.1:0")
+            await probe(other.address, {}, 10)
+
+    with pytest.raises(ConnectionError, match=NO_SCHEDULER):
+        asyncio.run(ask())
+
+
+def test_a_worker_that_waits_for_its_scheduler_can_be_ended(monkeypatch):
+    """Of a scheduler that is silent, or not started yet, the worker says that it waits, and for how long."""
+    monkeypatch.setattr(start, "PROBE_S", 0.2)
+    said = []
+
+    def say(line):
+        said.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with server() as port:
+        assert serve_workers(endpoint(f"127.0.0.1:{port}"), [], 1, None, say) == signal.SIGTERM
+    assert said == [f"waiting up to 60 s for the scheduler tcp://127.0.0.1:{port}: no answer in time"]
+
+
+def test_a_worker_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(start, "PROBE_S", 0.2)
+    monkeypatch.setattr(start, "GONE_S", 0.1)
+    with server() as port, pytest.raises(UnavailableError, match="no worker can be started for .*: no answer in time"):
+        serve_workers(endpoint(f"127.0.0.1:{port}"), [], 1, None, print)
