@@ -264,11 +264,17 @@ def _executor(cluster: Connection, sweep: Sweep, device: Device) -> ClusterExecu
 
 
 def _put_aside(path: Path) -> None:
-    """Rename a journal, with the time in its new name, without replacing another file."""
+    """Rename a journal, with the time in its new name, without replacing another file.
+
+    Raises:
+        UsageError: another sweep is writing to it. FileAccessError: it cannot be renamed.
+    """
     from ptxkit.files import refused
+    from ptxkit.sweep.journal_lock import lock
 
     if not path.is_file():
         return
+    lock(path)
     stamp = f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"
     names = (path.with_name(name) for name in (stamp, *(f"{stamp}-{number}" for number in range(2, 1000))))
     try:

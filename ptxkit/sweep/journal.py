@@ -13,6 +13,7 @@ import errno
 import gzip
 import json
 import os
+import stat
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +23,7 @@ from typing import Any, Literal, get_args
 from ptxkit import environment
 from ptxkit.errors import UsageError
 from ptxkit.files import refused, user_directory
+from ptxkit.sweep.journal_lock import JournalLock, lock
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.launch import Tile
 
@@ -100,7 +102,8 @@ class Journal:
         entries, leaders: so far. unread: see :class:`Read`.
 
     Raises:
-        UsageError, FileAccessError: the file is of another sweep, or cannot be read or written.
+        UsageError, FileAccessError: the file is of another sweep, another process writes to it, or it cannot be read or
+            written.
     """
 
     def __init__(self, path: Path, problem: Problem, device: str) -> None:
@@ -109,6 +112,8 @@ class Journal:
         self.leaders: list[Entry] = []
         self.unread = 0
         self._known: dict[str, Entry] = {}  # by fingerprint, the last one
+        self._lock: JournalLock | None = None
+        self._written: list[bytes] = []  # what the file has
         head: dict[str, Any] = {
             "schema": SCHEMA,
             "key": problem.key,
@@ -121,6 +126,9 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise refused(path, error) from None
+        if not path.exists():
+            os.close(self._opened())
+        self._lock = lock(path)
         if path.is_file() and path.stat().st_size:
             self._read(head)
             os.close(self._opened())
@@ -129,6 +137,7 @@ class Journal:
 
     def _read(self, head: Mapping[str, Any]) -> None:
         read_again = read(self.path)
+        self._written = [read_again.data]
         first = read_again.head
         for name in ("key", "device"):
             if first.get(name) != head[name]:
@@ -166,13 +175,17 @@ class Journal:
         self._write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
-        """Append all of it or nothing.
+        """Append all of it or nothing; a file that was deleted or emptied meanwhile gets everything again.
 
         Raises:
             UsageError, FileAccessError: see :func:`ptxkit.files.refused`.
         """
+        self._written.append(data)
         handle = self._opened()
         try:
+            status = os.fstat(handle)
+            if stat.S_ISREG(status.st_mode) and not status.st_size:
+                data = b"".join(self._written)
             try:
                 written = os.write(handle, data)
                 if written < len(data):  # the disk is full
@@ -228,6 +241,7 @@ class Read:
     Attributes:
         head: the first line. entries: of the configurations. leaders: of the repeated measurements that decided.
         cut_short: the last line was not written to its end. unread: number of other lines that are no entries.
+        data: the text.
     """
 
     head: dict[str, Any]
@@ -235,6 +249,7 @@ class Read:
     leaders: list[Entry]
     cut_short: bool
     unread: int
+    data: bytes
 
 
 def read(path: Path) -> Read:
@@ -248,16 +263,17 @@ def read(path: Path) -> Read:
     except OSError as error:
         raise refused(path, error, "read") from None
     try:
-        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    lines = data.split(b"\n")
     head = _parsed(lines[0])
     if not head or head.get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a journal of a sweep ({SCHEMA}); --journal takes another file, --fresh puts it aside")
     values = [_parsed(line) for line in lines[1:]]
     made = [None if value is None else entry_of(value) for value in values]
     unread = sum(entry is None and bool(line) for line, entry in zip(lines[1:-1], made[:-1], strict=True))
-    found = Read(head, [], [], bool(lines[-1]), unread)
+    found = Read(head, [], [], bool(lines[-1]), unread, data)
     for value, entry in zip(values, made, strict=True):
         if value is not None and entry is not None and not value.get("other_gpu"):
             (found.leaders if value.get("leader") else found.entries).append(entry)

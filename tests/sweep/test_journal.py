@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.errors import UsageError
+from ptxkit.sweep import journal_lock
 from ptxkit.sweep.journal import Entry, Journal, read
 from ptxkit.sweep.problem import Problem
 
@@ -99,3 +105,47 @@ def test_leaders_are_kept_apart(tmp_path):
     journal(tmp_path).add(GOOD, leader=True)
     again = journal(tmp_path)
     assert (len(again.entries), len(again.leaders)) == (0, 1)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from ptxkit.sweep.journal_lock import lock
+held = lock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_journal_that_another_process_writes_is_refused(tmp_path):
+    """Two sweeps at once would record each configuration twice; after the other one has ended, however, this one goes on."""
+    journal(tmp_path).add(GOOD)
+    path = tmp_path / "j.jsonl"
+    before = path.read_bytes()
+    with subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match="another sweep is writing to .*j.jsonl; wait for its end, or take another file"):
+            journal(tmp_path)
+        assert path.read_bytes() == before
+        other.kill()
+    assert journal(tmp_path).entries == [GOOD]
+
+
+def test_a_file_system_without_locks_is_used(tmp_path, monkeypatch):
+    def refuse(handle, how):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(journal_lock.fcntl, "flock", refuse)
+    journal(tmp_path).add(GOOD)
+    assert journal(tmp_path).entries == [GOOD]
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 0)], ids=["deleted", "emptied"])
+def test_a_journal_that_is_lost_during_a_sweep_is_written_again(tmp_path, lose):
+    journal(tmp_path).add(GOOD)
+    current = journal(tmp_path)
+    lose(tmp_path / "j.jsonl")
+    current.add(Entry({"THREADS": 64}, "timeout", "not done within 1 s"))
+    current.add(GOOD, leader=True)
+    again = journal(tmp_path)
+    assert [e.status for e in again.entries] == ["ok", "timeout"] and again.leaders == [GOOD] and not again.unread
