@@ -5,7 +5,8 @@
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``; step 14 and
-``cluster_k``; step 15 and ``multicast``. The last two are chosen from the first fit with times of them on.
+``cluster_k``; step 15 and ``multicast``. The last two are chosen from the first fit with times of them on. Files without
+``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements.
 
 Minimized is the sum of
 
@@ -55,6 +56,7 @@ LIMITS = {
     "split_line": (1, 2),
     "latency_us": (0.8, 4.0),
     "hit_us": (0.3, 1.5),
+    "power": (0.0, 0.8),
 }
 MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast")  # the last two may have no times
 START = StreamRates(
@@ -75,6 +77,8 @@ START = StreamRates(
     exchange_us=1e-4,
     second_us=1.5,
     partial_gbs=2800.0,
+    release_us=0.1,
+    power=0.2,
 )
 """Where searches begin: about the peak rates and latencies of an H200."""
 COPY_US, COPY_GBS = 1.5, 3500.0  # of step 12, which its model leaves out
@@ -96,7 +100,11 @@ class Row:
 
 
 def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
-    """The model of a variant and what a launch with this tile does; None for other variants."""
+    """The model of a variant and what a launch with this tile does; None for other variants.
+
+    Files from before step 15 had PARTS and CTAS_PER_SM have tiles without them.
+    """
+    t = multicast.ALONE | t if variant in ("multicast", "step15_multicast") else t
     if w.name == "matmul_fused":
         if variant == "cluster_k":
             return "cluster_k", cluster_k.stream_work(w, t, w.itemsize, w.batch)
@@ -138,6 +146,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
         beside = copied_us(w)
         for row in value["rows"]:
             made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
+            if made and made[0] == "multicast" and head.get("stores") != "vectors":
+                made = "multicast", replace(made[1], scattered=made[1].ends)
             if made and (made[0] != "unaligned" or row["variant"] == "step12_aligned_copy" or not beside):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
                 found.append(Row(case, *made, row["us"] - beside, row["variant"], row["tile"]))

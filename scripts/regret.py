@@ -137,7 +137,9 @@ def of_times(path: Path) -> tuple[list[list[str]], list[list[str]]]:
         choice = choose(workload.on(facts), target=facts.target)
         timed = [row for row in value["rows"] if "us" in row and "variant" in row]
         best = min(timed, key=_time_us)
-        own = [row for row in timed if (row["variant"], row["tile"]) == (choice.variant, choice.tile)]
+        space = workload.variant(choice.variant).tile  # parameters that were added later have their first value in old files
+        first = {name: values[0] for name, values in space.items()}
+        own = [row for row in timed if row["variant"] == choice.variant and {**first, **row["tile"]} == dict(choice.tile)]
         if not own:
             unknown[value["family"]] = unknown.get(value["family"], 0) + 1
             continue

@@ -168,6 +168,8 @@ class StreamRates:
         scattered_us: more for each sum that is stored alone.
         exchange_us: of a sum that is sent to another CTA of the cluster.
         second_us: of a second launch. partial_gbs: sums that are stored for it and added by it.
+        release_us: until another CTA that reads a stage has released it, for each of them.
+        power: by how much less time a wgmma takes the more SMs are idle, because the clock falls with the power.
     """
 
     memory_gbs: float
@@ -187,6 +189,8 @@ class StreamRates:
     exchange_us: float
     second_us: float
     partial_gbs: float
+    release_us: float = 0.0
+    power: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"

@@ -42,7 +42,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     unsigned slot = mapa_shared_cluster(cvta_to_shared(shared), 0);
     st_shared_cluster(slot, v.x);
     st_shared_cluster(slot, double(v.x));
-    w.w = ld_shared_cluster_f32(slot) + ld_shared_cluster_u32(slot) + ld_shared_u32(slot);
+    w.w = ld_shared_cluster_f32(slot) + ld_shared_cluster_u32(slot) + ld_shared_cluster_v4(slot).y + ld_shared_u32(slot);
     ld_shared(v.x, v.y, v.z, v.w, slot);
     ld_volatile_shared(w.x, w.y, w.z, w.w, slot);
     st_shared(slot, make_uint4(1, 2, 3, 4));

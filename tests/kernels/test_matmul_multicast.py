@@ -42,7 +42,7 @@ def strict(sms=132, **checks):
 
 def tile_of(**values):
     """A tile with all parameters."""
-    return {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 16, "A_SHARING": 1, "B_SHARING": 1, **values}
+    return {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 16, "A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1, **values}
 
 
 LENGTHS = st.integers(1, 150) | st.integers(1, 18).map(lambda x: 8 * x)  # of rows that TMA cannot read, and that it can
@@ -67,6 +67,11 @@ TILES = [  # sizes and tile
     ((100, 520, 264), {"TOKENS": 56, "B_SHARING": 2, "ROWS": 2, "CONSUMERS": 2}),
     ((250, 130, 1544), {"TOKENS": 64, "A_SHARING": 2, "B_SHARING": 4, "CONSUMERS": 2}),
     ((208, 128, 200), {"TOKENS": 208, "ROWS": 2}),
+    ((70, 130, 520), {"TOKENS": 40, "PARTS": 3}),  # rows of the last tile that none of the parts has
+    ((100, 200, 1300), {"TOKENS": 56, "A_SHARING": 2, "B_SHARING": 2, "PARTS": 2, "CTAS_PER_SM": 2}),
+    ((90, 300, 1096), {"TOKENS": 96, "ROWS": 2, "CONSUMERS": 2, "PARTS": 8}),
+    ((50, 200, 520), {"TOKENS": 56, "ROWS": 3, "PARTS": 2}),  # 48 vectors of a row, no power of two
+    ((81, 400, 264), {"TOKENS": 88, "CONSUMERS": 3, "A_SHARING": 2}),
 ]
 
 
@@ -83,6 +88,8 @@ def test_every_shape_of_tile_without_races(mnk, tile):
         ((72, 136, 134), {"TOKENS": 64}, {"layout": "nt", "activation": "silu_mul", "batch": 2}),
         ((5, 72, 260), {"TOKENS": 8, "A_SHARING": 4}, {"dtype": "tf32", "ldc": 75}),
         ((70, 90, 640), {"TOKENS": 80, "A_SHARING": 2}, {"dtype": "s8"}),
+        ((17, 73, 1040), {"A_SHARING": 2, "PARTS": 4}, {"dtype": "s8", "scale": "rows", "amax": True, "batch": 2}),
+        ((60, 90, 400), {"B_SHARING": 2, "PARTS": 3}, {"dtype": "tf32", "residual": True, "batch": 3}),
     ],
     ids=str,
 )
@@ -90,18 +97,30 @@ def test_epilogues_types_and_batches_without_races(sizes, tile, options):
     run(strict(racecheck="warps"), MatmulFused(*sizes, **options), "multicast", tile_of(**tile))
 
 
-@pytest.mark.parametrize("n", [104, 103])
-def test_epilogues(device, n):
-    run(device, MatmulWgmma(40, n, 200, alpha=-1.5, beta=0.25, epilogue="bias_gelu", dtype="f16"))
+@pytest.mark.parametrize(("n", "beta"), [(104, 0.0), (104, 0.25), (102, 0.0), (103, 0.25)])
+def test_epilogues(device, n, beta):
+    run(device, MatmulWgmma(40, n, 200, alpha=-1.5, beta=beta, epilogue="bias_gelu", dtype="f16"))
+
+
+@pytest.mark.parametrize(
+    ("n", "ldc", "beta", "stored"), [(104, 0, 0.0, 2), (104, 108, 0.0, 1), (104, 0, 0.5, 1), (103, 0, 0.0, 0)]
+)
+def test_vectors_of_elements_are_stored_where_every_row_of_c_begins_with_one(n, ldc, beta, stored):
+    workload = MatmulWgmma(40, n, 200, ldc=ldc, beta=beta)
+    assert multicast.stores(workload) == stored
+    (launch,) = workload.variant(STEP).select(workload, SM_90A, tile_of())[1]
+    assert launch.template[-1] == stored
 
 
 @pytest.mark.parametrize(
     ("options", "tile", "reason"),
     [
-        ({}, {"A_SHARING": 4, "B_SHARING": 4}, "A_SHARING x B_SHARING = 16 CTAs are more than the 8 of a cluster"),
+        ({}, {"A_SHARING": 4, "B_SHARING": 4}, "A_SHARING x B_SHARING x PARTS = 16 CTAs are more than the 8 of a cluster"),
         ({}, {"TOKENS": 24, "A_SHARING": 1, "B_SHARING": 1, "layout": "nn"}, "24 rows of a are no whole boxes for 1 CTAs"),
         ({}, {"TOKENS": 8, "B_SHARING": 2, "layout": "tt"}, "64 rows of b are no whole boxes for 2 CTAs"),
         ({}, {"TOKENS": 136, "ROWS": 2, "CONSUMERS": 2}, "136 sums of 128 x 136 need more than the registers"),
+        ({"k": 200}, {"PARTS": 4}, "k=200 has 2 steps of 256 bytes, fewer than PARTS=4"),
+        ({}, {"TOKENS": 256, "CTAS_PER_SM": 2}, "shared memory has room for 2 stages of 40960 bytes"),
     ],
 )
 def test_what_the_constraint_refuses(options, tile, reason):

@@ -128,8 +128,8 @@ def test_rows_that_begin_within_a_cache_line_are_shared_by_clusters():
 
     assert gain(4104) > gain(4096)
     assert gain(4104) > gain(4104, layout="nt")
-    misaligned = tile_of(4096, 4096, 4104)
-    assert misaligned.CLUSTER_M * misaligned.CLUSTER_N == 2
+    misaligned = next(wgmma_tiles.preferred(MatmulWgmma(m=4096, n=4096, k=4104)))  # a shared program may be without clusters
+    assert misaligned["CLUSTER_M"] * misaligned["CLUSTER_N"] == 2
 
 
 def test_the_number_of_waves_decides():

@@ -107,7 +107,7 @@ def test_the_programs_of_the_file_have_declared_tiles():
                 if template == of and variant in variants
             )
             tile = dict(value.split("=") for value in values)
-            assert set(tile) - {"PAIRS", "STAGED"} == set(names)
+            assert set(tile) - {"PAIRS", "STAGED", "STORES"} == set(names)
             assert all(int(tile[parameter]) in space[parameter] for parameter in names), name
 
 

@@ -9,11 +9,16 @@
 // 3. Small stages have 128 elements of 16 bits along k instead of 64 (DEPTH), so that half as many barriers are waited for. The
 //     next stage is tested while this one is multiplied.
 //
+// 4. For a long k, `parts` groups of CTAs of a cluster multiply a part of k each. Every CTA then adds its share of the sums of all parts,
+//     which it reads from their shared memory, in the order of the parts.
+//
 // A producer warp fills a ring of as many stages as shared memory holds. The sums, of c^T, are transposed through the memory of the
 // ring. An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
 // batches also the member `product`.
 #pragma once
+#include "ptxkit/gemm/vector_output.cuh"
 #include "ptxkit/gemm/wgmma_types.cuh"
+#include "ptxkit/ptx/matrix.cuh"
 
 namespace ptxkit {
 
@@ -32,6 +37,7 @@ struct MulticastTile {
 // Where the tiles of the clusters are. Clusters with the same rows of b follow each other.
 struct MulticastGrid {
     unsigned a_sharing, b_sharing;  // CTAs of a cluster that have the same rows of a, and of b
+    unsigned parts;                 // parts of k
     unsigned across;                // clusters along the rows of a
     unsigned of_product;            // clusters of a product of a batch
 };
@@ -59,6 +65,17 @@ __device__ __forceinline__ int neighbours(int sum) {
     return static_cast<int>(shfl_sync_bfly(all_lanes, static_cast<unsigned>(sum), 4));
 }
 
+// Adds four sums in the shared memory of a CTA of the cluster.
+__device__ __forceinline__ void add_sums_of_cta(float4& sums, unsigned address) {
+    const uint4 v = ld_shared_cluster_v4(address);
+    sums.x += __uint_as_float(v.x), sums.y += __uint_as_float(v.y);
+    sums.z += __uint_as_float(v.z), sums.w += __uint_as_float(v.w);
+}
+__device__ __forceinline__ void add_sums_of_cta(int4& sums, unsigned address) {
+    const uint4 v = ld_shared_cluster_v4(address);
+    sums.x += int(v.x), sums.y += int(v.y), sums.z += int(v.z), sums.w += int(v.w);
+}
+
 // Vectors of two and of four sums.
 template <class Sum>
 struct SumPair;
@@ -73,11 +90,46 @@ struct SumPair<int> {
     using four = int4;
 };
 
-// The product as the body of a kernel with 128 CONSUMERS + 32 threads, clusters of a_sharing x b_sharing CTAs and dynamic shared
-// memory for `stages` x STAGE_BYTES and for TOKENS x PITCH sums, which share it. `steps` of 128 DEPTH bytes along k.
+// Stores a tile of 16-bit elements by vectors of 8 of them: stmatrix transposes the elements of c^T on their way to shared memory, whose
+// rows are those of c with 16 bytes more, so that there are no bank conflicts. The rows of c^T of this warp begin at `row`.
+template <class Tile, class Out>
+__device__ __forceinline__ void store_vectors(const float (&sums)[Tile::ROWS][Tile::TOKENS / 2], const Out& output, unsigned char* shared,
+                                              unsigned row, unsigned token, unsigned weight) {
+    constexpr unsigned PITCH = 2 * Tile::WEIGHTS + 16, VECTORS = Tile::WEIGHTS / 8, PAIRS = Tile::TOKENS / 8;
+    const unsigned lane = laneid();
+#pragma unroll
+    for (int i = 0; i < Tile::ROWS; i++) {
+        // The lanes give the addresses of rows of 8 elements: of matrices for 8 tokens and 8 weights, the other 8 weights, and the
+        // next 8 tokens.
+        const unsigned at = cvta_to_shared(shared) + (lane / 16 * 8 + lane % 8) * PITCH + (row + 64 * i + lane / 8 % 2 * 8) * 2;
+        const unsigned of_lane = weight + row + 64 * i + lane / 4;
+        const float upper = output.of_column(of_lane), lower = output.of_column(of_lane + 8);
+        auto packed = [&](int j) { return output.pack(sums[i][2 * j], sums[i][2 * j + 1], j % 2 ? lower : upper); };
+#pragma unroll
+        for (int j = 0; j + 1 < PAIRS; j += 2) {
+            const unsigned four[4] = {packed(2 * j), packed(2 * j + 1), packed(2 * j + 2), packed(2 * j + 3)};
+            stmatrix_x4_trans(at + 8 * j * PITCH, four);
+        }
+        if constexpr (PAIRS % 2) {
+            const unsigned two[2] = {packed(2 * PAIRS - 2), packed(2 * PAIRS - 1)};
+            stmatrix_x2_trans(at + 8 * (PAIRS - 1) * PITCH, two);
+        }
+    }
+    barrier_sync(1, Tile::THREADS);
+    const unsigned rows = min(output.m - min(output.m, token), unsigned(Tile::TOKENS));
+#pragma unroll 4
+    for (unsigned v = threadIdx.x; v < rows * VECTORS; v += Tile::THREADS) {
+        const unsigned r = v / VECTORS, c = v % VECTORS;
+        output.store(*reinterpret_cast<const uint4*>(shared + r * PITCH + 16 * c), token + r, weight + 8 * c);
+    }
+}
+
+// The product as the body of a kernel with 128 CONSUMERS + 32 threads, clusters of a_sharing x b_sharing x parts CTAs and dynamic
+// shared memory for `stages` x STAGE_BYTES and for TOKENS x PITCH sums, which share it. k has `all_steps` of 128 DEPTH bytes, at least
+// as many as parts.
 template <class Tile, class T, class Of, class Out, class Sum = typename WgmmaOf<T>::Sum>
 __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const TensorMap& b_map, Out& output,
-                                                  const MulticastGrid& grid, unsigned steps, unsigned stages) {
+                                                  const MulticastGrid& grid, unsigned all_steps, unsigned stages) {
     constexpr int CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, TOKENS = Tile::TOKENS, WEIGHTS = Tile::WEIGHTS;
     constexpr int DEPTH = Tile::DEPTH, BK = wgmma_depth<T>, PITCH = Tile::PITCH;
     constexpr bool BATCHED = Of::BATCHED;
@@ -86,8 +138,10 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     __shared__ alignas(8) unsigned long long barriers[2 * MULTICAST_MAX_STAGES];
     const unsigned base = cvta_to_shared(shared), full = cvta_to_shared(barriers), empty = full + 8 * MULTICAST_MAX_STAGES;
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0), lane = laneid();
-    const unsigned a_sharing = grid.a_sharing, b_sharing = grid.b_sharing, ctas = a_sharing * b_sharing;
-    const unsigned rank = ctas > 1 ? cluster_ctarank() : 0, rank_b = rank / a_sharing, rank_a = rank - rank_b * a_sharing;
+    const unsigned a_sharing = grid.a_sharing, b_sharing = grid.b_sharing, parts = grid.parts, of_part = a_sharing * b_sharing;
+    const unsigned ctas = of_part * parts, rank = ctas > 1 ? cluster_ctarank() : 0, part = rank / of_part;
+    const unsigned first = part * of_part, rank_b = (rank - first) / a_sharing, rank_a = rank - first - rank_b * a_sharing;
+    const unsigned begin = all_steps * part / parts, steps = all_steps * (part + 1) / parts - begin;
     unsigned cluster = blockIdx.x / ctas;
     const unsigned product = BATCHED ? cluster / grid.of_product : 0;
     if constexpr (BATCHED) cluster -= product * grid.of_product;
@@ -118,9 +172,9 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     if (warp == 4 * CONSUMERS) {
         if (elect_sync(all_lanes)) {
             const unsigned a_rows = TOKENS / a_sharing, b_rows = WEIGHTS / b_sharing;
-            const unsigned short same_a = ((1 << a_sharing) - 1) << rank_b * a_sharing;
+            const unsigned short same_a = ((1 << a_sharing) - 1) << (first + rank_b * a_sharing);
             unsigned same_b = 0;
-            for (unsigned i = 0; i < b_sharing; i++) same_b |= 1 << (i * a_sharing + rank_a);
+            for (unsigned i = 0; i < b_sharing; i++) same_b |= 1 << (first + i * a_sharing + rank_a);
             const unsigned own_a = base + DEPTH * b_bytes + rank_a * a_rows * WGMMA_ROW_BYTES;
             const unsigned own_b = base + rank_b * b_rows * WGMMA_ROW_BYTES;
             for (unsigned step = 0; step < steps; step++) {
@@ -129,7 +183,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
                 mbarrier_arrive_expect_tx(barrier, stage_bytes);
 #pragma unroll
                 for (unsigned d = 0; d < DEPTH; d++) {
-                    const int x = (step * DEPTH + d) * BK;
+                    const int x = ((begin + step) * DEPTH + d) * BK;
                     load_shared_rows<Of::B_MAJOR, BATCHED>(own_b + at + d * b_bytes, b_map, b_rows, x, weight + rank_b * b_rows,
                                                            barrier, same_b, b_sharing > 1, product);
                     load_shared_rows<Of::A_MAJOR, BATCHED>(own_a + at + d * a_bytes, a_map, a_rows, x, token + rank_a * a_rows,
@@ -148,9 +202,9 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     const OfA a = OfA::of(base + DEPTH * b_bytes);
     // This lane releases stages to one of the CTAs that load for this one: those of its row of the cluster, then the others.
     const unsigned other = lane - a_sharing;
-    const unsigned target = lane < a_sharing ? rank_b * a_sharing + lane : (other + (other >= rank_b)) * a_sharing + rank_a;
+    const unsigned target = lane < a_sharing ? rank_b * a_sharing + lane : (other + (other >= rank_b)) * a_sharing + rank_a;  // + first
     const bool releases = lane < readers;
-    const unsigned released = ctas > 1 && releases ? mapa_shared_cluster(empty, target) : empty;
+    const unsigned released = ctas > 1 && releases ? mapa_shared_cluster(empty, first + target) : empty;
     Sum sums[ROWS][TOKENS / 2];
     bool ready = false;
     unsigned previous = 0;
@@ -185,6 +239,12 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     wait_for_sums(sums);
     barrier_sync(1, Tile::THREADS);  // all consumers have read the ring, and all of it has arrived
 
+    if constexpr (stores_vectors<Out>) {
+        if (parts == 1) {
+            store_vectors<Tile>(sums, output, shared, consumer * ROWS * 64 + warp % 4 * 16, token, weight);
+            return;
+        }
+    }
     using Pair = typename SumPair<Sum>::type;
     using Four = typename SumPair<Sum>::four;
     Sum* transposed = reinterpret_cast<Sum*>(shared);
@@ -200,16 +260,42 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
             *reinterpret_cast<Pair*>(transposed + (col + j / 4 * 8) * PITCH + row + 64 * i + j % 4 * 4) = pair;
         }
     }
-    barrier_sync(1, Tile::THREADS);
     if constexpr (BATCHED) output.product = product;
     const unsigned rows = min(output.m - min(output.m, unsigned(token)), unsigned(TOKENS));
-#pragma unroll 4
-    for (unsigned v = threadIdx.x; v < rows * (WEIGHTS / 4); v += Tile::THREADS) {
-        const unsigned r = v / (WEIGHTS / 4), c = v % (WEIGHTS / 4) * 4;
-        const Four four = *reinterpret_cast<const Four*>(transposed + r * PITCH + c);
+    auto store = [&](const Four& four, unsigned r, unsigned c) {
         output.store(four.x, four.y, token + r, weight + c);
         output.store(four.z, four.w, token + r, weight + c + 2);
+    };
+    if (parts == 1) {
+        barrier_sync(1, Tile::THREADS);
+#pragma unroll 4
+        for (unsigned v = threadIdx.x; v < rows * (WEIGHTS / 4); v += Tile::THREADS) {
+            const unsigned r = v / (WEIGHTS / 4), c = v % (WEIGHTS / 4) * 4;
+            store(*reinterpret_cast<const Four*>(transposed + r * PITCH + c), r, c);
+        }
+        return;
     }
+    barrier_cluster_arrive_release();
+    barrier_cluster_wait_acquire();
+    // Each CTA adds every one of `parts` groups of vectors. They are stored when no CTA reads the sums of another one any more, so that
+    // the release does not wait for stores to global memory.
+    constexpr unsigned ROW = WEIGHTS / 4, MOST = (TOKENS * ROW + 2 * Tile::THREADS - 1) / (2 * Tile::THREADS);
+    Four own[MOST] = {};
+    for (unsigned i = 0; i < parts; i++) {
+        const unsigned from = mapa_shared_cluster(base, rank - first + i * of_part);
+#pragma unroll
+        for (unsigned j = 0; j < MOST; j++) {
+            const unsigned v = (j * parts + part) * Tile::THREADS + threadIdx.x;
+            if (v < rows * ROW) add_sums_of_cta(own[j], from + (v / ROW * PITCH + v % ROW * 4) * sizeof(Sum));
+        }
+    }
+    barrier_cluster_arrive_release();
+#pragma unroll
+    for (unsigned j = 0; j < MOST; j++) {
+        const unsigned v = (j * parts + part) * Tile::THREADS + threadIdx.x;
+        if (v < rows * ROW) store(own[j], v / ROW, v % ROW * 4);
+    }
+    barrier_cluster_wait_acquire();  // no CTA exits while another one reads its sums
 }
 
 }  // namespace ptxkit

@@ -428,6 +428,18 @@ __device__ __forceinline__ float ld_shared_cluster_f32(unsigned address) {
 #endif
 }
 
+__device__ __forceinline__ uint4 ld_shared_cluster_v4(unsigned address) {
+#if PTXKIT_SM >= 90
+    uint4 v;
+    asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+#else
+    PTXKIT_UNSUPPORTED("ld.shared::cluster", "sm_90");
+    return {};
+#endif
+}
+
 // cvt.pack: clamps two integers to -128 ... 127 and packs them: `lower` in byte 0, `upper` in byte 1, and bytes 0 and 1
 // of `above` in bytes 2 and 3.
 __device__ __forceinline__ unsigned cvt_pack_sat_s8_s32(int upper, int lower, unsigned above) {

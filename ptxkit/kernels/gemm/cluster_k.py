@@ -108,6 +108,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         columns=t["COLUMNS"],
         delivered=rows + t["COLUMNS"],
         sms=min(ctas, resident),
+        idle=1 - min(ctas, resident) / w.device.sms,
         stages=stages(w, t),
         units=height(t) / 64,
         wgmma_columns=t["COLUMNS"],

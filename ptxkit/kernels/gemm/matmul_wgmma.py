@@ -389,7 +389,7 @@ def loaded_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
         ),
         shared=multicast.shared_bytes(w, t),
         cluster=multicast.cluster(t) if multicast.cluster(t) > 1 else None,
-        template=(multicast.MulticastTile.of(t), w.cu_type, operands, w.epilogue_bits, unaligned.stores_pairs(w)),
+        template=(multicast.MulticastTile.of(t), w.cu_type, operands, w.epilogue_bits, multicast.stores(w)),
     )
     return [*unaligned.copying(w, copies), multiply]
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import cdiv
-from ptxkit.kernels.gemm import ctas_per_sm, stream_model
+from ptxkit.kernels.gemm import ctas_per_sm, stream_model, unaligned
+from ptxkit.kernels.gemm.matmul import Matmul
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
@@ -25,16 +26,20 @@ OTHER_REGISTERS = 40  # of a thread beside its sums, for addresses and counters
 MOST_REGISTERS = 255  # of a thread
 MAX_CLUSTER = 8  # CTAs of a cluster on every GPU
 DEEP_ROWS = 144  # of both operands in a stage, up to which it has 256 bytes along k
-MOST_ROWS = 1024  # of a, up to which the variants are considered
+MOST_ROWS = 4096  # of a, up to which the variants are considered
 MOST_WAVES = 2
 
 SPACE = {
-    "CONSUMERS": [1, 2],  # warpgroups that multiply
-    "ROWS": [1, 2],  # of b in a tile, in units of 64 rows for each warpgroup
+    "CONSUMERS": [1, 2, 3],  # warpgroups that multiply
+    "ROWS": [1, 2, 3],  # of b in a tile, in units of 64 rows for each warpgroup
     "TOKENS": [64, *(size for size in FLOAT_COLUMNS if size != 64)],  # rows of a in a tile
     "A_SHARING": [4, 1, 2, 8],  # CTAs of a cluster with the same rows of a, of which each loads a part for all
     "B_SHARING": [1, 2, 4],  # CTAs of a cluster with the same rows of b
+    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for other CTAs of a cluster
+    "CTAS_PER_SM": [1, 2],  # CTAs that share the shared memory of an SM
 }
+SHAPES = tuple({"CONSUMERS": c, "ROWS": r} for c, r in ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2)))
+ALONE = {"A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1}
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,9 @@ def sums_bytes(t: Mapping[str, int]) -> int:
 
 
 def stages(w: Product, t: Mapping[str, int], itemsize: int = 2) -> int:
-    """Stages of the ring: as many as shared memory has room for, and at most the steps."""
-    room = (w.device.target.limits.shared_bytes_per_cta - STATIC_BYTES) // stage_bytes(t)
-    return min(room, MAX_STAGES, max(MIN_STAGES, steps(w, t, itemsize)))
+    """Stages of the ring: as many as the shared memory of CTAS_PER_SM CTAs has room for, and at most the steps of a part."""
+    room = (ctas_per_sm.shared_bytes(w.device.target.limits, t) - STATIC_BYTES) // stage_bytes(t)
+    return min(room, MAX_STAGES, max(MIN_STAGES, cdiv(steps(w, t, itemsize), t["PARTS"])))
 
 
 def shared_bytes(w: Product, t: Mapping[str, int], itemsize: int = 2) -> int:
@@ -105,7 +110,7 @@ def clusters(w: Product, t: Mapping[str, int]) -> int:
 
 def cluster(t: Mapping[str, int]) -> int:
     """CTAs of a cluster."""
-    return t["A_SHARING"] * t["B_SHARING"]
+    return t["A_SHARING"] * t["B_SHARING"] * t["PARTS"]
 
 
 def loaded_rows(t: Mapping[str, int]) -> tuple[int, int]:
@@ -116,7 +121,7 @@ def loaded_rows(t: Mapping[str, int]) -> tuple[int, int]:
 def arguments(w: Product, t: Mapping[str, int], itemsize: int = 2) -> tuple[int, ...]:
     """The last arguments of the kernels: the shape of clusters and their grid, steps along k, and stages."""
     grid = (across(w, t), clusters(w, t))
-    return (t["A_SHARING"], t["B_SHARING"], *grid, steps(w, t, itemsize), stages(w, t, itemsize))
+    return (t["A_SHARING"], t["B_SHARING"], t["PARTS"], *grid, steps(w, t, itemsize), stages(w, t, itemsize))
 
 
 def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
@@ -124,11 +129,17 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     if (refused := columns_refused(w.kind, t["TOKENS"])) is not None:
         return f"TOKENS={t['TOKENS']}: {refused}"
     if (ctas := cluster(t)) > MAX_CLUSTER:
-        return f"A_SHARING x B_SHARING = {ctas} CTAs are more than the {MAX_CLUSTER} of a cluster"
-    sums, room = t["ROWS"] * t["TOKENS"] // 2, ctas_per_sm.registers(w.device.target.limits, {**t, "CTAS_PER_SM": 1})
+        return f"A_SHARING x B_SHARING x PARTS = {ctas} CTAs are more than the {MAX_CLUSTER} of a cluster"
+    if (found := steps(w, t, itemsize)) < t["PARTS"]:
+        of = f"{found} step{'s' if found > 1 else ''} of {depth(t) * ROW_BYTES} bytes"
+        return f"k={w.k} has {of}, fewer than PARTS={t['PARTS']}"
+    limits = w.device.target.limits
+    sums, room = t["ROWS"] * t["TOKENS"] // 2, ctas_per_sm.registers(limits, t)
     if sums + OTHER_REGISTERS > min(room, MOST_REGISTERS):
         of = f"{64 * t['ROWS']} x {t['TOKENS']}"
         return f"{sums} sums of {of} need more than the registers of a thread of {t['CONSUMERS']} consumers"
+    if (needed := sums_bytes(t)) > (limit := ctas_per_sm.shared_bytes(limits, t) - STATIC_BYTES):
+        return f"the sums of a tile take {needed} bytes of shared memory, more than {limit}"
     major = {"a": w.a_layout == "column", "b": w.b_layout == "row"}
     for name, all_rows, sharing in (("a", t["TOKENS"], t["A_SHARING"]), ("b", weights(t), t["B_SHARING"])):
         whole = 64 if major[name] else 1
@@ -140,50 +151,89 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     return True
 
 
+def stores(w: Matmul) -> int:
+    """The template argument STORES: 2 if rows of c begin at multiples of 8 elements, 1 if at multiples of 2, or 0."""
+    rows = w.n % 8 == 0 and unaligned.pitches(w)["c"] % 8 == 0
+    return 2 if rows and not w.beta else unaligned.stores_pairs(w)
+
+
 def was_timed(w: Product) -> bool:
     """Whether there are times of such products: of operands that are contiguous along k, and of pairs of results."""
     return w.a_layout == "row" and w.b_layout == "column" and w.n % 2 == 0 and measured(w.device).multicast is not None
 
 
+def fitting_tokens(w: Product, rows: int, batch: int) -> list[int]:
+    """The rows of a in a tile to consider, with ``rows`` of b: those with the fewest rows beyond the last one of a.
+
+    These are for the fewest tiles and up to five more, and for as many as fill one wave or two.
+    """
+    sizes, across = columns_of(w.kind), cdiv(w.n, rows) * batch
+    fewest = cdiv(w.m, sizes[-1])
+    filling = (w.device.sms * waves // across for waves in range(1, MOST_WAVES + 1))
+    counts = {*range(fewest, fewest + 6), *(tiles for tiles in filling if tiles > fewest)}
+    return sorted({next(size for size in sizes if size >= cdiv(w.m, tiles)) for tiles in counts})
+
+
+def divisions(w: Product, t: Mapping[str, int], batch: int) -> Iterator[dict[str, int]]:
+    """PARTS and CTAS_PER_SM to consider: parts of k where SMs are idle, and two CTAs on an SM where there are more tiles."""
+    whole = clusters(w, {**t, "PARTS": 1}) * t["A_SHARING"] * t["B_SHARING"] * batch
+    for ctas_on_sm in SPACE["CTAS_PER_SM"]:
+        slots = ctas_on_sm * w.device.sms
+        for parts in SPACE["PARTS"]:
+            most = slots if parts > 1 else MOST_WAVES * slots
+            if slots - w.device.sms < whole * parts <= most and t["A_SHARING"] * t["B_SHARING"] * parts <= MAX_CLUSTER:
+                yield {"PARTS": parts, "CTAS_PER_SM": ctas_on_sm}
+
+
+def shapes(w: Product, itemsize: int, batch: int) -> Iterator[dict[str, int]]:
+    """CONSUMERS, ROWS and TOKENS to consider: of tiles with the same rows, the one with the fewest warpgroups."""
+    for rows in sorted({weights(values) for values in SHAPES}):
+        for tokens in fitting_tokens(w, rows, batch):
+            for values in SHAPES:
+                t = {**values, "TOKENS": tokens}
+                if weights(t) == rows and usable(w, {**t, **ALONE}, itemsize) is True:
+                    yield t
+                    break
+
+
 def candidates(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[dict[str, int]]:
-    """The tiles to consider: those with the fewest rows beyond the last one of a, for at most two waves."""
+    """The tiles to consider, for at most two waves."""
     if w.m > MOST_ROWS:
         return
-    sizes = columns_of(w.kind)
-    fewest = cdiv(w.m, sizes[-1])
-    parts = range(fewest, fewest + 6)
-    fitting = sorted({next(size for size in sizes if size >= cdiv(w.m, tiles)) for tiles in parts})
-    for tokens in fitting:
-        for consumers in SPACE["CONSUMERS"]:
-            for rows in SPACE["ROWS"]:
-                for b_sharing in SPACE["B_SHARING"]:
-                    for a_sharing in SPACE["A_SHARING"]:
-                        tile = {"CONSUMERS": consumers, "ROWS": rows, "TOKENS": tokens}
-                        t = {**tile, "A_SHARING": a_sharing, "B_SHARING": b_sharing}
-                        if (b_sharing - 1) * tokens >= w.m or clusters(w, t) * cluster(t) * batch > MOST_WAVES * w.device.sms:
-                            continue
-                        if usable(w, t, itemsize) is True:
-                            yield t
+    sharing = [(a, b) for b in SPACE["B_SHARING"] for a in SPACE["A_SHARING"] if a * b <= MAX_CLUSTER]
+    for shape in shapes(w, itemsize, batch):
+        for a_sharing, b_sharing in sharing:
+            t = {**shape, "A_SHARING": a_sharing, "B_SHARING": b_sharing}
+            if (b_sharing - 1) * t["TOKENS"] < w.m:
+                for divided in divisions(w, t, batch):
+                    tile = {name: {**t, **divided}[name] for name in SPACE}
+                    if usable(w, tile, itemsize) is True:
+                        yield tile
 
 
 def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> StreamWork:
     """What a launch for ``batch`` products of elements of ``itemsize`` bytes does."""
     ctas, of_cluster, sums = clusters(w, t) * cluster(t) * batch, cluster(t), weights(t) * t["TOKENS"]
     resident = cluster_ctas(w.device, of_cluster) if of_cluster > 1 else w.device.sms
-    waves, (from_a, from_b) = cdiv(ctas, resident), loaded_rows(t)
+    on_sm, (from_a, from_b) = cdiv(ctas, resident), loaded_rows(t)
+    waves, ends = cdiv(on_sm, t["CTAS_PER_SM"]), sums * on_sm / t["PARTS"]
+    by_vectors = t["PARTS"] == 1 and isinstance(w, Matmul) and stores(w) == 2
     return StreamWork(
         memory_bytes=w.work().bytes,
         split=split_share(w, from_a, from_b, itemsize),
-        steps=waves * steps(w, t, itemsize) * depth(t),
+        steps=on_sm * cdiv(steps(w, t, itemsize), t["PARTS"]) * depth(t),
         rows=t["TOKENS"],
         columns=weights(t),
         delivered=from_a + from_b,
         sms=min(ctas, resident),
-        stages=stages(w, t, itemsize) * depth(t),
+        idle=1 - min(ctas, resident) / w.device.sms,
+        others=t["A_SHARING"] + t["B_SHARING"] - 2,
+        stages=stages(w, t, itemsize) * depth(t) * min(on_sm, t["CTAS_PER_SM"]),
         units=weights(t) / 64,
         wgmma_columns=t["TOKENS"],
-        ends=sums * waves,
-        scattered=sums * waves if w.n % 2 else 0.0,
+        ends=ends,
+        exchanged=sums * on_sm if t["PARTS"] > 1 else 0,
+        scattered=0.0 if by_vectors else ends,
         waves=waves - 1,
         clustered=of_cluster > 1,
     )

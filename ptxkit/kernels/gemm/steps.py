@@ -107,7 +107,7 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
 def options(w: Matmul, step: int) -> Iterator[Option]:
     """The tiles of a step that may be the fastest; none if the step is not for such products."""
     copies = (COPIES,) if unaligned.copies(w) else ()
-    flags = {"PAIRS": unaligned.stores_pairs(w)} if step >= 13 else {}
+    flags = {"STORES": multicast.stores(w)} if step == 15 else {"PAIRS": unaligned.stores_pairs(w)} if step >= 13 else {}
     for tile, predicted_us in TILES[step](w):
         yield Option(NAMES[step], tile, predicted_us, (programs.program(NAMES[step], tile, **flags), *copies))
 

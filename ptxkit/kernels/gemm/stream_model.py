@@ -25,10 +25,11 @@ class StreamWork:
         memory_bytes: of all operands and results. split: the share of the delivered rows that are no multiples of a cache line.
         steps: steps along k of the busiest SM. rows, columns: rows of both operands in a stage.
         delivered: rows that L2 delivers for a CTA in a step; fewer than rows + columns with multicast.
-        sms: busy ones. stages: in the shared memory of an SM. units: tiles of 64 rows in a stage.
-        wgmma_columns: columns of a wgmma.
+        sms: busy ones. idle: the share of others. stages: in the shared memory of an SM. units: tiles of 64 rows in a stage.
+        wgmma_columns: columns of a wgmma. others: CTAs of a cluster that read what a CTA loads, beside itself.
         ends: sums of the tiles that an SM ends. waves: after the first one. exchanged: sums that CTAs of a cluster send.
-        scattered: of these sums, those that are stored one by one. clustered: whether CTAs share operands.
+        scattered: of the sums of ``ends``, those that are stored one by one, in step 15 also by pairs.
+        clustered: whether CTAs share operands.
         partial_bytes: of sums in device memory, which a second launch adds.
     """
 
@@ -47,6 +48,8 @@ class StreamWork:
     exchanged: int = 0
     scattered: float = 0.0
     clustered: bool = False
+    others: int = 0
+    idle: float = 0.0
     partial_bytes: int = 0
 
 
@@ -64,8 +67,8 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
         work.memory_bytes / (rates.memory_gbs * 1e3 * scale),
         work.steps * received * ROW_BYTES / (rates.shared_gbs * 1e3),
         delivered * split / (rates.l2_gbs * 1e3 * scale),
-        work.steps * work.units * work.wgmma_columns * rates.column_us,
-        work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses)) / work.stages,
+        work.steps * work.units * work.wgmma_columns * rates.column_us * (1 - rates.power * work.idle),
+        work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses) + rates.release_us * work.others) / work.stages,
     )
     hidden = sum(time**rates.order for time in times) ** (1 / rates.order)
     ends = work.ends * rates.end_us + work.scattered * rates.scattered_us

@@ -155,6 +155,8 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
         columns=weights(t),
         delivered=from_a + weights(t),
         sms=min(ctas, resident),
+        idle=1 - min(ctas, resident) / sms,
+        others=t["SHARING"] - 1,
         stages=stages(w, t) * min(on_sm, t["CTAS_PER_SM"]),
         units=weights(t) / 64,
         wgmma_columns=t["TOKENS"],

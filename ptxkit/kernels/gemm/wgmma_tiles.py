@@ -58,9 +58,15 @@ SHAPES = (
     shape(128, 160, 2, 5, boxes=1),
     shape(192, 192, 3, 4, boxes=1),
     shape(192, 128, 3, 5, boxes=1),
+    shape(192, 160, 3, 4, boxes=1),
+    shape(192, 96, 3, 5, boxes=1),
     shape(128, 128, 1, 6),
     shape(64, 256, 1, 5),
+    shape(64, 224, 1, 6, boxes=1),
+    shape(64, 192, 1, 6, boxes=1),
+    shape(64, 160, 1, 6, boxes=1),
     shape(64, 128, 1, 8),
+    shape(64, 96, 1, 8, boxes=1),
 )
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MOST_WAVES = 2  # of CTAs with a part of k
@@ -107,6 +113,8 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
         columns=cols,
         delivered=from_a + from_b,
         sms=min(work, ctas),
+        idle=1 - min(work, ctas) / w.device.sms,
+        others=t["CLUSTER_M"] + t["CLUSTER_N"] - 2,
         stages=t["STAGES"],
         units=rows / 64,
         wgmma_columns=cols,
