@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 NO_SCHEDULER = "what listens there is no Dask scheduler"
+CONNECT_ONCE_S = 2.0
 LOOK_S = 0.25  # interval at which the state of the client is read during a request
 
 
@@ -30,15 +31,32 @@ async def probe(address: str, connection_args: Mapping[str, Any], seconds: float
     """
     from distributed.core import rpc
 
+    found, failed = None, None
     try:
         async with rpc(address, connection_args=connection_args, timeout=seconds) as scheduler:
             found = await asyncio.wait_for(scheduler.identity(n_workers=0), seconds)
-    except (OSError, TimeoutError, RuntimeError):
-        raise
+    except (OSError, TimeoutError, RuntimeError) as error:
+        failed = error
     except Exception:  # noqa: BLE001  # another protocol, read as one of Dask: MemoryError, struct.error, ValueError, ...
         found = None
+    if failed is not None:
+        await _connect(address)
+        raise failed
     if not isinstance(found, dict) or found.get("type") != "Scheduler":
         raise ConnectionError(NO_SCHEDULER)
+
+
+async def _connect(address: str) -> None:
+    """Connect once: after several attempts, Dask may say that there was no answer in time where nothing listens.
+
+    Raises:
+        OSError: of the operating system.
+    """
+    from distributed.comm import get_address_host_port
+
+    with suppress(TimeoutError):
+        _, writer = await asyncio.wait_for(asyncio.open_connection(*get_address_host_port(address)), CONNECT_ONCE_S)
+        writer.close()
 
 
 def call(client: Any, request: Callable[[], Awaitable[T]], seconds: float) -> T:

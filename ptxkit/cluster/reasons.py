@@ -61,6 +61,11 @@ def _plain(text: str) -> str:
     return re.sub(r"\s{2,}", " ", _ADDRESS.sub("its address", _OBJECT.sub("", first))).strip(" :;,")
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the text of an exception."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(" ,:")
+
+
 def without_tls(address: str, why: str) -> str:
     """Words to add where a connection without TLS was ended by the other side."""
     ended = why in (os.strerror(errno.ECONNRESET).lower(), CLOSED)

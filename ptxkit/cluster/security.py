@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ptxkit.cluster.reasons import first_line
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import refused
 
@@ -27,9 +28,13 @@ PORT = 8786  # Dask's default port of a scheduler
 
 
 def check_installed() -> None:
-    """Raise UnavailableError where Dask.distributed is not installed."""
+    """Raise UnavailableError where Dask.distributed is not installed, or cannot be used, as with a wrong configuration file."""
     if find_spec("distributed") is None:
         raise UnavailableError("clusters need Dask: pip install 'ptxkit[cluster]'")
+    try:
+        import distributed  # noqa: F401
+    except Exception as error:  # noqa: BLE001  # of Dask's configuration files and variables, or of a package that it needs
+        raise UnavailableError(f"Dask cannot be used: {first_line(error)}") from None
 
 
 @dataclass(frozen=True)

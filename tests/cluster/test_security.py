@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -212,3 +215,25 @@ def test_a_worker_does_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr(start, "GONE_S", 0.1)
     with server() as port, pytest.raises(UnavailableError, match="no worker can be started for .*: no answer in time"):
         serve_workers(endpoint(f"127.0.0.1:{port}"), [], 1, None, print)
+
+
+def test_a_port_at_which_nothing_listens_is_said(monkeypatch):
+    """Dask says that there was no answer in time where its last attempt was cut short."""
+    pytest.importorskip("distributed", reason="clusters need Dask")
+    monkeypatch.setattr(start, "PROBE_S", 0.2)
+    monkeypatch.setattr(start, "GONE_S", 0.0)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(UnavailableError, match="connection refused"):
+            serve_workers(endpoint(f"127.0.0.1:{port}"), [], 1, None, print)
+
+
+def test_a_wrong_configuration_of_dask_is_said(tmp_path):
+    pytest.importorskip("distributed", reason="clusters need Dask")
+    (tmp_path / "wrong.yaml").write_text("distributed: [1\n")
+    env = {**os.environ, "DASK_CONFIG": str(tmp_path)}
+    words = [sys.executable, "-m", "ptxkit", "cluster", "status", "tcp://127.0.0.1:1"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert re.fullmatch(r"error: Dask cannot be used: A dask config file at '.*wrong.yaml' is malformed.*\n", done.stderr)
