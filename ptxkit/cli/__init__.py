@@ -58,6 +58,7 @@ class CommandFiles(Commands):
         super().format_epilog(ctx, formatter)
 
 
+NO_DIRECTORY = "the current directory does not exist any more; change to another one"
 EPILOG = (
     "To enable shell completion, add to ~/.bashrc: "
     'eval "$(_PTXKIT_COMPLETE=bash_source ptxkit)". For other shells, use zsh_source or fish_source.'
@@ -151,7 +152,7 @@ def _guarded(args: Sequence[str] | None) -> int:
         if error.strerror is None:
             raise
         if error.filename is None:
-            return _output_failed(error)
+            return _output_failed(error) if _directory_exists() else _complain(NO_DIRECTORY, ExitCode.USAGE)
         from ptxkit.files import WRONG_PATH
 
         code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.FILE_ACCESS
@@ -174,6 +175,15 @@ def _complain(message: str, code: int) -> int:
 
     to_stderr("error: " + message.removeprefix("error: "), fg="red")
     return code
+
+
+def _directory_exists() -> bool:
+    """Whether the current directory exists, without which nothing can be compiled, and no process be started."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _output_failed(error: OSError) -> int:

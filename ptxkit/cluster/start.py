@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ptxkit.cluster.calls import probe
 from ptxkit.cluster.gpus import ClusterGpu, hold, visible_gpus
 from ptxkit.cluster.processors import compiling_processors
-from ptxkit.cluster.reasons import TRANSIENT, reason, without_tls
+from ptxkit.cluster.reasons import LATE, TRANSIENT, reason, without_tls
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
 from ptxkit.sweep.interrupts import interrupts_blocked
@@ -36,9 +37,14 @@ TRACKER_WARNINGS = "ignore:resource_tracker:UserWarning"
 
 
 def quiet() -> None:
-    """Let Dask report through exceptions only; called before anything of Dask is started."""
+    """Let Dask report through exceptions only; called before anything of Dask is started.
+
+    Raises:
+        FileNotFoundError: the current directory was deleted, so that no process can be started in it.
+    """
     import dask
 
+    Path.cwd()
     dask.config.set({"distributed.worker.daemon": False})  # workers have processes of their own
     dask.config.set({"distributed.admin.low-level-log-length": 100})  # a scheduler keeps so many answers of each command
     dask.config.set({"distributed.diagnostics.nvml": False})  # workers read the sensors of their GPU themselves
@@ -137,10 +143,8 @@ def local_cluster(gpus: bool, slots: int | None = None) -> Any:
             )
         except Exception as error:  # noqa: BLE001  # of Dask, such as an AssertionError after a time limit
             locks.close()
-            raise UnavailableError(
-                f"the workers of this machine did not start within {START_S:g} s ({reason(error)}); "
-                "is it busy, or out of memory?"
-            ) from None
+            late = f" within {START_S:g} s; is it busy, or out of memory?" if (why := reason(error)) == LATE else f": {why}"
+            raise UnavailableError(f"the workers of this machine did not start{late}") from None
     cluster.ptxkit_locks = locks
     return cluster
 

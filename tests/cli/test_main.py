@@ -183,6 +183,16 @@ def test_closed_streams(closed):
     assert code_of("nonsense") == 2
 
 
+def test_a_directory_that_was_deleted_is_said(tmp_path, monkeypatch, capsys):
+    """Python says of it what it says of an output that cannot be written: a reason, and no file."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert exit_of(["run", "saxpy", "64"]) == 2
+    assert capsys.readouterr().err == "error: the current directory does not exist any more; change to another one\n"
+
+
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_before_python_starts(closed):
     command = f"{sys.executable} -m ptxkit cache info --json {closed}"
