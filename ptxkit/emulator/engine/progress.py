@@ -1,10 +1,11 @@
 """Distinguishes a deadlock from a long loop: a wave is deadlocked when its complete state repeats.
 
 The threads of a wave influence each other only through memory, barriers and collectives. Consider two points in time between
-which no memory was written, no clock was read and nothing was printed, every thread that can run has run, and every thread that
-sleeps has timed out once. If all program counters, live registers and local memory are the same at both, the wave repeats this
-sequence forever. A loop that counts, reads a clock or follows a pointer has a different state in each iteration and is never
-reported as a deadlock.
+which no memory was written and nothing was printed, every thread that can run has run, and every thread that sleeps has
+timed out once. If all program counters, live registers and local memory are the same at both, the wave repeats this sequence
+forever. A loop that counts or follows a pointer has a different state in each iteration and is never reported as a deadlock.
+Registers that depend on a clock (:mod:`ptxkit.emulator.engine.timed`) are not compared, if they decide no more than how long
+threads sleep; a loop that a clock can end is never reported either.
 
 The state is compared with a copy taken when the number of steps without a change was a power of two (Brent's algorithm), so
 that cycles of any length are found. Nothing is copied or compared before ``MIN_STEADY`` such steps.
@@ -17,6 +18,7 @@ from typing import TypeAlias
 
 from ptxkit.emulator.arrays import Bytes, Lanes, Mask
 from ptxkit.emulator.engine.schedule import Schedule
+from ptxkit.emulator.engine.timed import Timed
 from ptxkit.emulator.simt.threads import Frame, Group, Registers
 
 MIN_STEADY = 1024
@@ -53,11 +55,14 @@ class Progress:
 
     Attributes:
         fair: the state has repeated once; from now on the groups are executed round-robin until something changes.
+        timed: follows the blocks of loops that read a clock, which are executed one by one then; None while no clock is read.
     """
 
     def __init__(self, wave: Schedule) -> None:
         self.wave = wave
         self.fair = False
+        self.timed: Timed | None = None
+        self._clock_reads = wave.clock_reads
         self._kept: _State | None = None
         self._kept_at = 0
         self._next = MIN_STEADY
@@ -66,20 +71,48 @@ class Progress:
         self._differed = (0, 0)
 
     def changed(self) -> None:
-        """Memory has changed since the last step, a clock was read or text was printed: begin a new comparison."""
+        """Memory has changed since the last step, or text was printed: begin a new comparison."""
         self.fair = False
+        self.timed = None
         self._kept = None
         self._next = MIN_STEADY
+        self._clock_reads = self.wave.clock_reads
 
-    def deadlocked(self, steps: int) -> bool:
-        """Whether the wave is deadlocked; called after ``steps`` >= ``MIN_STEADY`` steps without a change."""
+    def reason(self) -> str:
+        """Why the wave is deadlocked, for the message."""
+        text = "every thread waits in a loop whose registers and memory no longer change"
+        return text if self.timed is None else f"{text}, except for the time, which decides only how long it sleeps"
+
+    def deadlocked(self, steps: int, block: int) -> bool:
+        """Whether the wave is deadlocked; called after each step, from ``MIN_STEADY`` steps without a change on.
+
+        Args:
+            steps: number of steps since the last change.
+            block: the index of the block that was executed, where the wave executes the blocks one by one.
+        """
+        if self.wave.clock_reads != self._clock_reads and not self._follow(steps, block):
+            return False
         kept = self._kept
         if kept is not None and not (steps - self._kept_at) % self._stride and self._same(kept):
             return self._repeated(steps)
         if steps >= self._next:
             self._keep(steps)
-            self._next = steps * 2
+            self._next = steps * 2 - (0 if self.timed is None else self.timed.began)
         return False
+
+    def _follow(self, steps: int, block: int) -> bool:
+        """Follow a wave that reads clocks; whether the states may be compared. After some steps without success, stop it."""
+        if self.timed is None:
+            self._kept, self.fair = None, False
+            if steps >= self._next:
+                self.timed = Timed(self.wave, steps)
+            return False
+        if self.timed.executed(block):
+            self._kept, self.fair, self._next = None, False, steps
+        if self.timed.ends(steps):
+            self.timed, self._kept, self.fair, self._next = None, None, False, steps * 2
+            return False
+        return self._kept is not None or self.timed.settled(steps)
 
     def _keep(self, steps: int) -> None:
         self._kept, self._kept_at, self._timed_out = self._state(), steps, False
@@ -153,10 +186,11 @@ class Progress:
     def _same_registers(self, frame: Frame, before: Registers) -> bool:
         depth, k = self._differed
         registers = frame.registers
-        if depth == frame.depth and k < len(registers) and not _equal(registers[k], before[k]):
+        timed = 0 if self.timed is None else self.timed.of(frame.function)
+        if depth == frame.depth and k < len(registers) and not timed >> k & 1 and not _equal(registers[k], before[k]):
             return False  # in most cases the counter of a loop differs first
         for k, (a, b) in enumerate(zip(registers, before, strict=True)):
-            if not _equal(a, b):
+            if not timed >> k & 1 and not _equal(a, b):
                 self._differed = frame.depth, k
                 return False
         return True

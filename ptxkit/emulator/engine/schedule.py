@@ -64,6 +64,7 @@ class Schedule(WaveState, Protocol):
     Attributes:
         number: of the wave, in the order of the grid.
         running: the group that is executing, and its block; None before the first.
+        clock_reads: number of times that a group has read a clock.
         ready: groups that may run, by serial number of the frame, block, and :attr:`Group.resume`.
         synchronisers: the objects on which groups wait, in the order in which the wave made them.
     """
@@ -74,6 +75,7 @@ class Schedule(WaveState, Protocol):
     ready: dict[tuple[int, int, int], Group]
     synchronisers: list[Synchroniser]
     running: tuple[Group, int] | None
+    clock_reads: int
 
     @property
     def launch(self) -> RunningLaunch:

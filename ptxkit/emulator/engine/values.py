@@ -23,7 +23,8 @@ class WaveValues:
         cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
         ranked: addresses in shared memory contain the rank of the CTA.
         ticks: time, as the clock registers show it.
-        changes: number of clock reads and of printed texts, which change no memory but are progress.
+        changes: number of printed texts, which change no memory but are progress.
+        clock_reads: number of times that a group has read a clock.
     """
 
     launch: RunningLaunch
@@ -33,6 +34,7 @@ class WaveValues:
     ranked: bool
     ticks: int
     changes: int
+    clock_reads: int
 
     def __init__(self) -> None:
         self._specials: dict[str, Lanes] = {}
@@ -50,7 +52,7 @@ class WaveValues:
 
     def _clock(self, name: str) -> Lanes:
         self.ticks += 1  # consecutive reads give different times
-        self.changes += 1
+        self.clock_reads += 1
         now = self.ticks if name.startswith("%clock") else self.launch.start_ns + self.ticks
         if name.endswith("_hi"):
             now >>= 32

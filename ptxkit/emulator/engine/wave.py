@@ -107,7 +107,8 @@ class Wave(WaveCalls, WaveValues):
         self.serial = 0
         self.output: list[str] = []
         self.lost: Mask | None = None
-        self.changes = 0  # clock reads and printed texts: progress that changes no memory
+        self.changes = 0  # printed texts: progress that changes no memory
+        self.clock_reads = 0
         self.running: tuple[Group, int] | None = None
         self.native = None
         self.yields = 0
@@ -184,7 +185,8 @@ class Wave(WaveCalls, WaveValues):
             taken += 1
             if taken == NATIVE_AFTER:
                 self.native = NativeWave.of(self, launch.code.native)
-            done = 0 if self.native is None else self.native.step(group, blocks[key[1]], progress.fair)
+            native = self.native if progress.timed is None else None
+            done = 0 if native is None else native.step(group, blocks[key[1]], progress.fair)
             streak += done
             if not done:
                 step(group, blocks[key[1]])
@@ -201,15 +203,14 @@ class Wave(WaveCalls, WaveValues):
             steady = steady + 1 if done < MIN_STEADY else max(steady + 1, MIN_STEADY)
             if steady >= MIN_STEADY and observer is not None and observer.idle(self):
                 continue
-            if steady >= MIN_STEADY and progress.deadlocked(steady):
+            if steady >= MIN_STEADY and progress.deadlocked(steady, key[1]):
                 if self.queue.times is not None and self.queue.times.advance():
                     continue
                 if launch.waits_for_earlier(self.number):
                     time.sleep(0.001)  # a CTA of an earlier wave may still set the flag that is polled
                 else:
                     where = listing_of_loops(self) if observer is None else listing(self)
-                    why = "every thread waits in a loop whose registers and memory no longer change"
-                    deadlocked(self, why, where, not_resident(self))
+                    deadlocked(self, progress.reason(), where, not_resident(self))
 
     @staticmethod
     def _step_and_tick(

@@ -16,6 +16,7 @@ from ptxkit.emulator.lowering.numpy_backend import NumpyBackEnd
 from ptxkit.emulator.lowering.reconvergence import find_reconvergence
 from ptxkit.emulator.lowering.register_sets import registers_in
 from ptxkit.emulator.lowering.requirements import check_module
+from ptxkit.emulator.lowering.time_dependence import timed_registers
 from ptxkit.emulator.lowering.typed import bind_function
 from ptxkit.emulator.lowering.uniformity import uniform_registers
 from ptxkit.emulator.memory.layout import Layout, frame_layout
@@ -99,6 +100,7 @@ class Binder:
         self.blocks.extend(blocks)
         self.runs.extend(runs)
         code.find_uniform = partial(uniform_registers, runs, code)
+        code.find_timed = partial(timed_registers, runs, code)
         if not self.unsupported:
             self._translate(code, runs)
         return blocks

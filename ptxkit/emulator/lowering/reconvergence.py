@@ -68,6 +68,29 @@ def divergent_regions(blocks: Sequence[BasicBlock], is_entry: bool) -> list[int]
     return regions
 
 
+def decided_blocks(blocks: Sequence[BasicBlock]) -> list[int | None]:
+    """For each block that ends with a choice, the bit set of the blocks (from 0) that one may execute before all ways meet.
+
+    0 for a block without a choice; None where the ways meet at the end of the function only, or never.
+    """
+    end = len(blocks)
+    targets = _targets(blocks, is_entry=False)
+    after = _post_dominators(targets, end)
+    found: list[int | None] = []
+    for k in range(end):
+        if len(targets[k]) < 2:
+            found.append(0)
+            continue
+        chain = [p for p in range(end) if after[k] >> p & 1 and p != k]
+        region = 0 if chain else None
+        if region is not None:
+            meet = max(chain, key=lambda p: after[p].bit_count())
+            for t in targets[k]:
+                region |= _reached(targets, t, {meet, end})
+        found.append(region)
+    return found
+
+
 def _reached(targets: Sequence[Sequence[int]], start: int, stops: set[int]) -> int:
     """The bit set of the blocks on the ways from ``start`` on, up to ``stops``."""
     todo, seen = [start], 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,6 +20,8 @@ class FunctionCode:
         entry: index of its first block.
         undefined: registers that are read before they are written on some path from the entry.
         find_uniform: finds :attr:`uniform`.
+        find_timed: for the indices of the blocks of a loop, the bit set of the registers whose values depend on the clock; None
+            if the clock can influence more than these; see :mod:`ptxkit.emulator.lowering.time_dependence`.
     """
 
     function: Function
@@ -30,6 +32,7 @@ class FunctionCode:
     entry: int = 0
     undefined: tuple[int, ...] = ()
     find_uniform: Callable[[], int] = field(default=lambda: 0, repr=False, compare=False)
+    find_timed: Callable[[Set[int]], int | None] = field(default=lambda _: None, repr=False, compare=False)
 
     @cached_property
     def uniform(self) -> int:

@@ -186,7 +186,7 @@ class WaveState(Protocol):
         ended: (CTAs,) which CTAs have no threads left; None while all have, or where none can access another's memory.
         waiting: groups that wait for others of their warps, by serial number of the frame and block.
         ticks: time, which the clock registers show.
-        changes: number of clock reads and of printed texts, which change no memory but are progress.
+        changes: number of printed texts, which change no memory but are progress.
         output: what the kernel has printed.
         lost: lanes in which the result of the collective that is being executed is undefined; wave shape, or None.
     """
