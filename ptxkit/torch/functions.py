@@ -411,6 +411,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -
 
     Returns:
         As query. Its derivative is computed by ``attention_backward``, for d of 64 and 128; it is not deterministic on a GPU.
+        If a value is infinite or NaN, results of the sequence before it in the batch may be NaN, too (docs/attention.md).
     """
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # a derivative keeps these copies, instead of copying the tensors again

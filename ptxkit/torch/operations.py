@@ -152,6 +152,7 @@ class Operation:
             last result is the seed that was used.
         empty: computes the results where a size is 0, from the tensors in the order of the call and the options; None for
             zeros, which are sums over nothing.
+        refuses: sizes by name -> why the operation refuses them, or None, where no constraint of the descriptions does.
         autocast: the type that autocast converts tensors to: ``"f32"``, ``"lower"`` for the 16-bit type of the context,
             ``"widest"`` for the widest type of the arguments, "" for no conversion.
         gradient: the derivative; None if there is none.
@@ -169,6 +170,7 @@ class Operation:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     random: Callable[[Mapping[str, Any]], bool] | None = None
     empty: Callable[..., Sequence[torch.Tensor]] | None = None
+    refuses: Callable[[Mapping[str, int]], str | None] | None = None
     autocast: Literal["", "f32", "lower", "widest"] = "widest"
     gradient: Gradient | None = None
     namespace: str = "ptxkit"
@@ -268,7 +270,9 @@ class Operation:
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 raise UsageError(f"{what} is a number without a derivative; pass {option.name}.item()")
             if value.ndim:
-                raise UsageError(f"{what} must be a number, not an array of the shape {shown(value.shape)}")
+                choices = typing.get_args(option.kind) if typing.get_origin(option.kind) is Literal else ()
+                wanted = f"one of {', '.join(map(str, choices))}" if choices else "a number"
+                raise UsageError(f"{what} must be {wanted}, not an array of the shape {shown(value.shape)}")
             value = value.item()
         if isinstance(value, str) and option.kind in (int, float, bool):
             raise UsageError(f"{what} must be {option.kind.__name__}, not {value!r}")
@@ -392,6 +396,8 @@ class Operation:
             UsageError: names the argument that is wrong. CompileError: the kernel does not compile.
         """
         sizes, kind = self.sizes(tensors)
+        if self.refuses is not None and (why := self.refuses(sizes.values)):
+            raise UsageError(f"{self.title}: {why}")
         device = tensors[0].device
         checked = {o.name: self.check_option(o, v) for o, v in zip(self.options, options, strict=True)}
         inputs = {

@@ -650,6 +650,12 @@ def _starts(workload: Any) -> Mapping[str, np.ndarray[Any, Any]]:
     return dict(zip(("q_starts", "k_starts"), workload.starts(), strict=True))
 
 
+def _no_shared_heads(sizes: Mapping[str, int]) -> str | None:
+    """Why queries cannot share the heads of keys. A description takes 0 of these for as many as queries have."""
+    heads = sizes["heads"]
+    return f"key has no heads, and query has {heads}" if heads and not sizes["kv_heads"] else None
+
+
 def _attention_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted) -> Kept:
     found: Kept = CALLS["attention_backward"]((grads[0], *kept), (options["causal"],))
     return found
@@ -667,6 +673,7 @@ ATTENTION = (
         (CAUSAL,),
         (Result("o", QUERIES), Result("lse", LSE, "f32", saved=True)),
         constants=_starts,
+        refuses=_no_shared_heads,
         autocast="lower",
         gradient=Gradient(_kept("query", "key", "value", "o", "lse"), _attention_gradient),
     ),
@@ -684,6 +691,7 @@ ATTENTION = (
         (CAUSAL,),
         (Result("dq", QUERIES), Result("dk", KEYS), Result("dv", KEYS)),
         constants=_starts,
+        refuses=_no_shared_heads,
     ),
     Operation(
         "attention_e4m3",
@@ -699,6 +707,7 @@ ATTENTION = (
         (CAUSAL,),
         (Result("o", QUERIES, "bf16"),),
         constants=_starts,
+        refuses=_no_shared_heads,
         autocast="",
     ),
     Operation(
@@ -710,6 +719,7 @@ ATTENTION = (
         ),
         (Option("mask", Literal["none", "causal"], "none"),),
         (Result("p", "*batch heads q k"),),
+        refuses=_no_shared_heads,
         autocast="lower",
     ),
 )

@@ -61,6 +61,8 @@ WRONG = [
     ),
     (lambda: pt.attention(Q[..., :32], Q[..., :32], Q[..., :32]), "d must be one of 64, 128, 256"),
     (lambda: pt.attention(Q.float(), Q, Q), "attention: query has the type torch.float32"),
+    (lambda: pt.attention(Q, Q[:, :0], Q[:, :0]), "attention: key has no heads, and query has 2"),
+    (lambda: pt.attention_scores(Q, Q, torch.zeros(3, 3)), "option mask must be one of none, causal, not an array"),
 ]
 
 

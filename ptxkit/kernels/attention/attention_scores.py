@@ -149,7 +149,7 @@ class AttentionScores(Workload):
         if self.d not in HEAD_SIZES:
             yield f"d must be one of {', '.join(map(str, HEAD_SIZES))}"
         if self.kv_heads < 0 or self.heads % self.shared_heads:
-            yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many"
+            yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many, not {self.kv_heads}"
         if not 0 <= self.masked <= 1:
             yield f"masked must be between 0 and 1, not {self.masked}"
         if self.mask_shape != "shared" and self.mask != "array":

@@ -53,7 +53,7 @@ class AttentionSizes(Workload):
         if self.d not in self.head_sizes:
             yield f"d must be one of {', '.join(map(str, self.head_sizes))}"
         if self.kv_heads < 0 or self.heads % self.shared_heads:
-            yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many"
+            yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many, not {self.kv_heads}"
         most = self.device.target.limits.grid[1]
         if self.batch > most or self.heads > most:
             yield f"batch and heads must be at most {most}, the limit of a grid's y and z"
