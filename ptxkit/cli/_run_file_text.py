@@ -28,13 +28,14 @@ def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
     for entry in entries:
         lines = [styled(f"{file.path.name}:{entry.name}", bold=True)]
         if entry.parameters:
+            examples = file.examples(entry)
             rows = [
                 [
                     f"  #{p.index}",
                     p.name or "-",
                     entry.declarations[p.index],
                     p.wants,
-                    "-" if entry.key(p) in entry.handles else entry.example(p).partition("=")[2],
+                    "-" if entry.key(p) in entry.handles else examples[p.index].partition("=")[2],
                 ]
                 for p in entry.parameters
             ]
@@ -43,8 +44,12 @@ def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
             lines.append("  no parameters")
         if (block := entry.required_block) is not None:
             lines.append(f"  block: {'x'.join(map(str, block))}, required by the kernel")
+        if (launch := file.launch(entry)) is not None:
+            lines.append(f"  line {launch.line} launches {launch.shown}")
         lines.append(f"  {entry.unsuitable or file.command(entry)}")
         blocks.append("\n".join(lines))
+    if file.has_main:
+        blocks.append(f"main of {file.path.name} does not run: a command launches one kernel with the arguments of --arg.")
     beside = file.path.with_suffix(".py")
     if beside.is_file():
         blocks.append(f"A description may be in {beside}: ptxkit run {beside}")
@@ -70,7 +75,7 @@ def entries_json(file: CompiledFile, entries: Iterable[Entry]) -> dict[str, Any]
                         "kind": p.kind,
                         "dtype": p.dtype.name if p.dtype is not None else None,
                         "bytes": p.size,
-                        "example": None if entry.key(p) in entry.handles else entry.example(p).partition("=")[2],
+                        "example": None if entry.key(p) in entry.handles else file.examples(entry)[p.index].partition("=")[2],
                     }
                     for p in entry.parameters
                 ],

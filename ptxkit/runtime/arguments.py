@@ -5,8 +5,8 @@ Accepted arguments for each kind of parameter:
 ======= =============================================================================================================
 pointer a :class:`~ptxkit.runtime.buffers.DeviceArray`; a C-contiguous numpy array, whose memory is copied to the device
         and, if it is writeable, back; an object with DLPack or ``__cuda_array_interface__``, which is used in place where
-        the device can reach it and like a numpy array where it is in host memory; or a raw address as ``np.uint64``, of
-        which ``np.uint64(0)`` is null. Where the C++ type is known, the array's elements must be what it points to:
+        the device can reach it and like a numpy array where it is in host memory; a raw address as ``np.uint64``; or None,
+        the null pointer. Where the C++ type is known, the array's elements must be what it points to:
         :mod:`ptxkit.runtime.elements` has the table
 int     a numpy integer of the same width whose value fits, or a Python int that fits; ``bool`` takes True and False
 float   a numpy scalar of the same dtype, or a Python float, which is rounded to it
@@ -226,14 +226,14 @@ def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encode
         bound.keep.append(value)
     elif isinstance(value, np.ndarray):
         _host_array(bound, kernel, p, value)
-    elif isinstance(value, np.uint64):
-        bound.address(p, int(value))
+    elif isinstance(value, np.uint64) or value is None:
+        bound.address(p, int(value or 0))
     elif p.kind == "word" and isinstance(value, np.int64):
         bound.put(p, value.tobytes())
     else:
         found = memory.foreign(value, f"{kernel}: {p.label}") if _is_array(value) else None
         if found is None:
-            expected = "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
+            expected = "a numpy array, a DeviceArray, an object with DLPack, or None for a null pointer"
             raise _wrong(
                 kernel, p, value, expected if p.kind == "pointer" else f"{expected}, or np.int64 if it is a number"
             )

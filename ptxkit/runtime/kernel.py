@@ -157,8 +157,8 @@ class Kernel:
         """Check and bind all arguments once, so that each launch takes little host time.
 
         Args:
-            *args: one for each parameter: DeviceArrays or objects in device memory for pointers, ``np.uint64(0)`` for
-                null, numpy scalars of the parameter's type for numbers, bytes or records for structs, TensorMaps for
+            *args: one for each parameter: DeviceArrays or objects in device memory for pointers, None for null
+                pointers, numpy scalars of the parameter's type for numbers, bytes or records for structs, TensorMaps for
                 tensor maps.
             grid, block, cluster: an int or (x, y, z); grid and block must be given.
             shared: dynamic shared memory in bytes.

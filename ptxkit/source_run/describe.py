@@ -15,16 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptxkit.compiler.host_code.compile import extracted
 from ptxkit.compiler.host_code.device_part import HostLaunch
-from ptxkit.compiler.request import request
 from ptxkit.compiler.shared_alignment import names_used
-from ptxkit.errors import PtxkitError, UsageError
+from ptxkit.errors import UsageError
 from ptxkit.runtime.parameters import Parameter
 from ptxkit.runtime.source_names import at_commas
+from ptxkit.source_run.element_types import element_type as declared_type
 from ptxkit.source_run.entries import EXAMPLE_BLOCK, EXAMPLE_ELEMENTS, CompiledFile, CompileOptions, Entry, compile_file
-from ptxkit.source_run.entries import element_type as declared_type
-from ptxkit.source_run.host_values import HostText
+from ptxkit.source_run.host_example import launch_of, launches_of, plain_name, shown
+from ptxkit.source_run.host_values import HostText, number_of, pointer_name
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.workload import Workload
 
@@ -93,24 +92,8 @@ def description(path: Path, kernel: str, name: str, title: str, naming: str, dir
     entry = file.entry(kernel)
     if entry.unsuitable:
         raise UsageError(f"{path}: {entry.unsuitable}")
-    launch = _launch_of(path, entry) if path.suffix == ".cu" else None
+    launch = launch_of(entry.name, launches_of(path))
     return _Writer(file, entry, launch).text(name, title, naming, directory)
-
-
-def _launch_of(path: Path, entry: Entry) -> HostLaunch | None:
-    """The launch of a kernel in the host code, one with the same template arguments if there is such."""
-    try:
-        part = extracted(request(path, "sm_90a", None, {}, (), (), (), True)).part
-    except PtxkitError:  # without tree-sitter, and for sources that only NVRTC understands, there are no hints
-        return None
-    plain = _plain(entry.name)
-    named = [launch for launch in part.launches if _plain(launch.kernel) == plain]
-    same = [launch for launch in named if re.sub(r"\s", "", launch.kernel) == re.sub(r"\s", "", entry.name)]
-    return next(iter(same or named), None)
-
-
-def _plain(name: str) -> str:
-    return re.split(r"[<(]", name)[0].rpartition("::")[2]
 
 
 class _Writer:
@@ -152,7 +135,7 @@ class _Writer:
         start = ONE_SIZE if len(sizes) < 2 else SEVERAL_SIZES
         for p in sizes:
             value = self.literals.value(self.passed[p.index], self.line)
-            number = _number(value)
+            number = number_of(value)
             if number is not None and number >= 1:
                 parts.sizes[self.names[p.index]] = (str(number), "")
             else:
@@ -187,8 +170,8 @@ class _Writer:
         dtype = declared_type(declared)
         notes = [] if dtype else [f"the type of {declared}"]
         dtype = dtype or "float32"
-        variable = re.sub(r"^\(.*?\)\s*|\.data\(\).*|^thrust::raw_pointer_cast\(|[)&]", "", given).strip()
-        allocated = self.host.allocation(variable, self.line) if re.fullmatch(r"\w+", variable) else ""
+        variable = pointer_name(given)
+        allocated = self.host.allocation(variable, self.line) if variable else ""
         elements = _simplified(allocated, dtype_of(dtype).itemsize)
         if not elements:
             notes.append("the number of elements")
@@ -360,13 +343,11 @@ class _Writer:
     def _hints(self) -> list[str]:
         lines = []
         if self.launch is not None:
-            shown = ", ".join(filter(None, (self.launch.grid, self.launch.block, self.launch.shared)))
-            shown = " ".join(f"{self.launch.kernel}<<<{shown}>>>({', '.join(self.launch.arguments)})".split())
-            lines.append(f"    # the launch in line {self.line} of {self.file.path.name}: {shown}")
+            lines.append(f"    # the launch in line {self.line} of {self.file.path.name}: {shown(self.launch)}")
         elif self.file.path.suffix == ".cu":
             lines.append(f"    # {self.file.path.name} has no launch of the kernel")
-        own = _plain(self.entry.name)
-        others = {_plain(entry.name) for entry in self.file.entries} - {own}
+        own = plain_name(self.entry.name)
+        others = {plain_name(entry.name) for entry in self.file.entries} - {own}
         for number, text in self.host.lines(HINTS):
             words = set(re.findall(r"\w+", text))
             if own in words or not words & others:
@@ -389,22 +370,11 @@ def _noted(line: str, note: str) -> str:
     return f"{line}  # {note}" if note else line
 
 
-def _number(expression: str) -> int | None:
-    """The value of an expression of numbers alone; None for another one, and for a division by zero."""
-    if not re.fullmatch(r"[\d\s()+*/%<>-]+", expression):
-        return None
-    try:
-        value = eval(expression, {"__builtins__": {}})  # numbers and operators alone
-    except (ArithmeticError, ValueError, SyntaxError):
-        return None
-    return int(value)
-
-
 def _simplified(allocated: str, itemsize: int) -> str:
     """The number of elements of so many bytes."""
     if not allocated:
         return ""
-    if (number := _number(allocated)) is not None:
+    if (number := number_of(allocated)) is not None:
         return str(number // itemsize)
     parts = allocated.split(" * ")
     if str(itemsize) in parts and not re.search(r"[-+/%<>]", allocated.replace("//", "/")):

@@ -9,17 +9,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from ptxkit.compiler.host_code.device_part import HostLaunch
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.templates import templates
 from ptxkit.errors import CompileError, UsageError
+from ptxkit.isa.comments import without_comments
 from ptxkit.isa.mangled import base_name
-from ptxkit.isa.model import Function, Module
+from ptxkit.isa.model import Function, Immediate, Module
 from ptxkit.runtime.emulated import ptx_name
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.parsed_modules import parsed
 from ptxkit.runtime.source_names import parameter_declarations, source_text
-from ptxkit.source_run.grammar import ELEMENT_TYPES
+from ptxkit.source_run.element_types import components, element_type
+from ptxkit.source_run.host_example import HostExample, example_of, launch_of, launches_of
 from ptxkit.targets import TARGETS, Target
 from ptxkit.workload.inputs import dtype_of
 
@@ -89,7 +92,17 @@ class Entry:
 
     def example(self, parameter: Parameter) -> str:
         """An example value for the parameter, for a suggested command line."""
-        return f"{self.key(parameter)}={_example(parameter, self.declarations[parameter.index])}"
+        return f"{self.key(parameter)}={_example(parameter, self.declarations[parameter.index], self._stride)}"
+
+    @property
+    def elements(self) -> tuple[tuple[str, str], ...]:
+        """By parameter, the type of the elements that a pointer points to in examples, and how they begin."""
+        return tuple(_elements(self.declarations[p.index]) for p in self.parameters)
+
+    @property
+    def _stride(self) -> int:
+        """The largest number of bytes between elements that the kernel computes addresses with."""
+        return stride_of(self.function)
 
 
 @dataclass(frozen=True)
@@ -166,9 +179,43 @@ class CompiledFile:
         path = str(self.path)
         return self.prefix + path if self.prefix or self.path.is_absolute() or "/" in path else f"./{path}"
 
+    @cached_property
+    def _launches(self) -> list[HostLaunch]:
+        return launches_of(self.path) if not self.prefix else []
+
+    def launch(self, entry: Entry) -> HostExample | None:
+        """The launch of a kernel in the host code of the source."""
+        found = launch_of(entry.name, self._launches)
+        source = source_text(replace(self.image, expanded="")) if found is not None else None
+        if found is None or source is None:
+            return None
+        for declaration in entry.declarations:  # a structure whose size is not known otherwise
+            name = re.search(r"(\w+)\s*\*", declaration)
+            if name is not None and not element_type(declaration):
+                source = re.sub(rf"\bsizeof\s*\(\s*(?:struct\s+)?{name[1]}\s*\)", str(stride_of(entry.function)), source)
+        return example_of(found, entry.parameters, entry.elements, source)
+
+    @property
+    def has_main(self) -> bool:
+        """Whether the source is a program: it has a function ``main``, which is host code."""
+        source = source_text(replace(self.image, expanded="")) if self.path.suffix == ".cu" and not self.prefix else None
+        return source is not None and re.search(r"\bmain\s*\([^;{]*\)\s*\{", without_comments(source)) is not None
+
+    def examples(self, entry: Entry) -> list[str]:
+        """``NAME=VALUE`` for each parameter: as the host code has it if all of the launch is known, else one that fits."""
+        launch = self.launch(entry)
+        if launch is None or launch.values is None:
+            return [entry.example(p) for p in entry.parameters]
+        return [f"{entry.key(p)}={value}" for p, value in zip(entry.parameters, launch.values, strict=True)]
+
     def command(self, entry: Entry, arguments: Sequence[str] = (), grid: str = "", block: str = "") -> str:
         """A command line that runs ``entry``: with these arguments, grid and block, and examples for missing arguments."""
         given = {argument.partition("=")[0]: argument for argument in arguments}
+        launch = None if arguments or grid or block else self.launch(entry)
+        shared = ""
+        if launch is not None and launch.values is not None:
+            grid, block, shared = launch.grid, launch.block, launch.shared
+            given = {argument.partition("=")[0]: argument for argument in self.examples(entry)}
         values = [given.get(entry.key(p)) or given.get(f"#{p.index}") or entry.example(p) for p in entry.parameters]
         required = entry.required_block
         block = block or ("" if required else str(EXAMPLE_BLOCK))
@@ -177,6 +224,7 @@ class CompiledFile:
         for value in values:
             words += ["--arg", value]
         words += ["--grid", grid or str(EXAMPLE_ELEMENTS // EXAMPLE_BLOCK), *(["--block", block] if block else [])]
+        words += ["--shared", shared] if shared else []
         return shlex.join(words)
 
 
@@ -221,37 +269,32 @@ def _template_hint(path: Path) -> str:
 
 
 _HANDLE = re.compile(r"\b(cuda(Texture|Surface)Object_t|CU(tex|surf)Object)\b")
-_VECTOR = re.compile(r"(?P<base>char|uchar|short|ushort|int|uint|long|ulong|longlong|ulonglong|float|double)[1-4]")
-_WORDS = {
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "unsigned short": "uint16",
-    "unsigned int": "uint32",
-    "unsigned long": "uint64",
-    "unsigned long long": "uint64",
-    "long long": "int64",
-    "longlong": "int64",
-    "ulonglong": "uint64",
-    "__half2": "float16",
-    "half2": "float16",
-    "__nv_bfloat162": "bfloat16",
-}
+def _elements(declaration: str) -> tuple[str, str]:
+    dtype = element_type(declaration) or "float32"
+    random = "integers" if "int" in dtype or dtype == "bool" else "uniform"
+    return dtype, random if "const" in declaration else "zeros"
 
 
-def element_type(declaration: str) -> str:
-    """The element type that a pointer's declaration names, ``"const float *x"`` -> ``"float32"``; ``""`` if unknown."""
-    text = re.sub(r"\b(const|volatile|__restrict__|__restrict|restrict|struct)\b", " ", declaration)
-    text = " ".join(re.split(r"[*&\[]", text)[0].split())
-    if match := _VECTOR.fullmatch(text):
-        text = match["base"]
-    return _WORDS.get(text, ELEMENT_TYPES.get(text, ""))
+def stride_of(function: Function) -> int:
+    """The largest number of bytes by which a kernel multiplies an index to an address, up to 64 KiB; 0 if it does not."""
+    found = [0]
+    for i in function.instructions:
+        last = [o.value for o in i.operands if isinstance(o, Immediate) and isinstance(o.value, int)]
+        wide = "wide" in i.modifiers or i.modifiers[-1:] in (("s64",), ("u64",))
+        if last and wide and i.name in ("mul", "mad"):
+            found.append(last[0])
+        elif last and i.name == "shl" and i.modifiers[-1:] == ("b64",) and last[-1] < 16:
+            found.append(1 << last[-1])
+    return max(n for n in found if 0 <= n <= 1 << 16)
 
 
-def _example(parameter: Parameter, declaration: str) -> str:
+def _example(parameter: Parameter, declaration: str, stride: int) -> str:
     if parameter.kind in ("pointer", "word"):
-        dtype = element_type(declaration) or "float32"
-        random = "integers" if "int" in dtype or dtype == "bool" else "uniform"
-        return f"{dtype}[{EXAMPLE_ELEMENTS}]:{random if 'const' in declaration else 'zeros'}"
+        dtype, begin = _elements(declaration)
+        size = dtype_of(dtype).itemsize
+        is_known = element_type(declaration) or "*" not in declaration
+        each = components(declaration) if is_known else max(1, -(-stride // size))
+        return f"{dtype}[{EXAMPLE_ELEMENTS * each}]:{begin}"
     if parameter.kind == "float":
         return "1.0"
     if parameter.kind == "struct":

@@ -184,7 +184,7 @@ def parse_argument(text: str) -> ArgumentText:
 
 def parse_value(text: str, what: str) -> Value:
     """The value after the ``=``; ``what`` begins error messages."""
-    if text.lower() in ("null", "nullptr"):
+    if text.lower() in ("null", "nullptr", "none"):
         return NullText()
     if match := _ARRAY.fullmatch(text):
         dtype = parse_dtype(match["dtype"].strip(), what)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ptxkit.isa.comments import without_comments
 from ptxkit.runtime.source_names import at_commas, enclosed
-from ptxkit.source_run.entries import element_type
+from ptxkit.source_run.element_types import components, element_type
 from ptxkit.source_run.grammar import ELEMENT_TYPES
 from ptxkit.workload.inputs import dtype_of
 
@@ -146,7 +146,7 @@ class HostText:
 
 def _size_of(match: re.Match[str]) -> str:
     name = element_type(match[1]) or ELEMENT_TYPES.get(match[1], "")
-    return str(dtype_of(name).itemsize) if name else match[0]
+    return str(dtype_of(name).itemsize * components(match[1])) if name else match[0]
 
 
 def _parts(arguments: str) -> list[str]:
@@ -171,3 +171,20 @@ def _checked(expression: str) -> str:
         ast.Load,
     )
     return ast.unparse(tree) if all(isinstance(node, permitted) for node in ast.walk(tree)) else ""
+
+
+def number_of(expression: str) -> int | None:
+    """The value of an expression of numbers alone; None for another one, and for a division by zero."""
+    if not re.fullmatch(r"[\d\s()+*/%<>-]+", expression):
+        return None
+    try:
+        value = eval(expression, {"__builtins__": {}})  # numbers and operators alone
+    except (ArithmeticError, ValueError, SyntaxError):
+        return None
+    return int(value)
+
+
+def pointer_name(given: str) -> str:
+    """The host variable that an argument of a launch consists of: ``d_x``, ``(float*)d_x``, ``v.data()``; "" for others."""
+    variable = re.sub(r"^\(.*?\)\s*|\.data\(\).*|^thrust::raw_pointer_cast\(|[)&]", "", given).strip()
+    return variable if re.fullmatch(r"\w+", variable) else ""

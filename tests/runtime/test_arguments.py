@@ -72,6 +72,7 @@ BFLOAT = parameter("float", ml_dtypes.bfloat16)
         (BITS, np.int32(-1), b"\xff" * 4),
         (BITS, 3, struct.pack("<i", 3)),
         (POINTER, np.uint64(0), bytes(8)),
+        (POINTER, None, bytes(8)),
         (POINTER, np.uint64(2**63), struct.pack("<Q", 2**63)),
         (WORD, np.uint64(5), struct.pack("<Q", 5)),
         (WORD, np.int64(-5), struct.pack("<q", -5)),
@@ -89,10 +90,9 @@ def test_what_fits(p, value, expected):
 @pytest.mark.parametrize(
     ("p", "value", "words"),
     [
-        (POINTER, 1.5, ["'x' (pointer) got a Python float", "np.uint64(0) for null"]),
+        (POINTER, 1.5, ["'x' (pointer) got a Python float", "None for a null pointer"]),
         (POINTER, 5, ["got a Python int"]),
         (POINTER, 0, ["got a Python int"]),
-        (POINTER, None, ["got None"]),
         (POINTER, np.int64(0), ["got a numpy int64"]),
         (POINTER, np.float32(0), ["got a numpy float32"]),
         (POINTER, [1.0, 2.0], ["got a Python list"]),

@@ -113,6 +113,7 @@ def test_no_numbers(text):
         ("f16[4]:a:b.npy", ArrayText("float16", (4,), Initialiser("file", file="a:b.npy"))),
         ("data.npy", ArrayText("", (), Initialiser("file", file="data.npy"))),
         ("nullptr", NullText()),
+        ("None", NullText()),
         ("half(1.5)", ScalarText(1.5, "float16")),
         ("bytes(00ff)", BytesText(b"\x00\xff")),
     ],
