@@ -121,6 +121,7 @@ class Journal:
             "device": device,
             "target": problem.target,
         }
+        _check_kind(path)
         head["axes"] = {name: list(values) for name, values in problem.axes.items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,6 +207,18 @@ class Journal:
             return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
             raise refused(self.path, error) from None
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse what cannot be appended to.
+
+    Raises:
+        UsageError: a compressed file, to which plain lines would be appended, or a pipe, which would wait for a reader.
+    """
+    if path.suffix == ".gz":
+        raise UsageError(f"{path} would be a compressed journal, which can only be read; decompress it: gunzip {path}")
+    if path.is_fifo():
+        raise UsageError(f"{path} is a pipe; a journal is a file, which the same command reads again")
 
 
 def entry_of(value: Mapping[str, Any]) -> Entry | None:

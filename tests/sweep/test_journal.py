@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -149,3 +150,16 @@ def test_a_journal_that_is_lost_during_a_sweep_is_written_again(tmp_path, lose):
     current.add(GOOD, leader=True)
     again = journal(tmp_path)
     assert [e.status for e in again.entries] == ["ok", "timeout"] and again.leaders == [GOOD] and not again.unread
+
+
+def test_what_cannot_be_appended_to_is_refused(tmp_path):
+    """Lines after compressed ones would make the file unreadable, and opening a pipe waits for a reader."""
+    journal(tmp_path).add(GOOD)
+    packed = tmp_path / "j.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "j.jsonl").read_bytes()))
+    before = packed.read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    for name, what in (("j.jsonl.gz", "can only be read; decompress it: gunzip .*j.jsonl.gz"), ("pipe", "is a pipe")):
+        with pytest.raises(UsageError, match=what):
+            Journal(tmp_path / name, PROBLEM, "NVIDIA H200")
+    assert packed.read_bytes() == before and read(packed).entries == [GOOD]
