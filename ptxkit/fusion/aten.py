@@ -41,6 +41,8 @@ RESHAPES = ("view", "reshape", "unsafe_view", "unsqueeze", "squeeze", "flatten",
 SAME = ("alias", "detach", "lift_fresh_copy", "positive")
 COPIES = ("contiguous", "clone")
 CASTS = ("to", "to_copy", "type_as", "float", "half", "bfloat16")
+FREE = ("dropout", "lift_fresh_copy", "detach_copy")
+"""Operations that return their argument itself where the exported program has another tensor."""
 FILLED = ("zeros", "ones", "full", "empty")
 CONSTANTS = (*(f"{name}_like" for name in FILLED), *(f"new_{name}" for name in FILLED))
 """Tensors that depend on the shape of another only."""
@@ -137,22 +139,46 @@ def _same(call: Call, values: Values) -> Any:
 
 def _copy(call: Call, values: Values) -> Any:
     x = call.tensors[0]
-    return values.add(call, "copy", x) if values.permuted(x) else x
+    return x if call.view else values.add(call, "copy", x)
+
+
+def _copy_into(call: Call, values: Values) -> Any:
+    """What is written in place of ``self``, which is not read."""
+    x, shape = call.tensor("src"), call.shape
+    call.take("self")
+    call.done()
+    if list(values.shape(x)) != shape:
+        x = values.part(call, "source", "expand", x, shape=shape)
+    return values.add(call, "copy", x) if values.dtype(x) == call.dtype else values.add(call, "cast", x, dtype=call.dtype)
+
+
+def _filled(call: Call, values: Values) -> Any:
+    call.take("self")
+    value = call.take("value")
+    call.done()
+    x = value if isinstance(value, str) else values.constant(call)
+    if list(values.shape(x)) != call.shape:
+        x = values.part(call, "source", "expand", x, shape=call.shape)
+    return values.add(call, "copy", x)
 
 
 def _reshape(call: Call, values: Values) -> Any:
     x = call.tensors[0]
-    if list(values.shape(x)) == call.shape:
-        return x
+    same = list(values.shape(x)) == call.shape
     if math.prod(values.shape(x)) != math.prod(call.shape) or values.dtype(x) != call.dtype:
         raise Unknown
-    return values.add(call, "reshape", x, shape=call.shape)
+    # kernels of attention write the tokens before the heads, which is the order that torch copies to
+    if not call.view and not values.attended(x):
+        if same:
+            return values.add(call, "copy", x)
+        x = values.part(call, "copy", "copy", x)
+    return x if same else values.add(call, "reshape", x, shape=call.shape)
 
 
 def _expand(call: Call, values: Values) -> Any:
     x = call.tensors[0]
     if math.prod(values.shape(x)) == math.prod(call.shape):
-        return _reshape(call, values)
+        return x if list(values.shape(x)) == call.shape else values.add(call, "reshape", x, shape=call.shape)
     return values.add(call, "expand", x, shape=call.shape)
 
 
@@ -334,7 +360,9 @@ def _topk(call: Call, values: Values) -> Any:
     call.done()
     if axis not in (-1, len(values.shape(x)) - 1) or not largest:
         raise Unknown
-    places, scores = values.add(call, "top_k", x, k=k, scores="none", renormalize=False)
+    (_, dtype), (_, indices) = call.results
+    own = {"dtype": dtype, "indices": indices}
+    places, scores = values.add(call, "top_k", x, k=k, scores="none", renormalize=False, **own)
     return scores, places
 
 
@@ -363,6 +391,8 @@ TRANSLATIONS: dict[str, Translation] = {
     **dict.fromkeys(SAME, _same),
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys(RESHAPES, _reshape),
+    **dict.fromkeys(("zero", "fill"), _filled),
+    "copy": _copy_into,
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
     **dict.fromkeys(("slice", "narrow"), _slice),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _parts),

@@ -28,8 +28,11 @@ class Values(Protocol):
     def dtype(self, tensor: str) -> str:
         """Its type."""
 
-    def permuted(self, tensor: str) -> bool:
-        """Whether it is a tensor with other axes of the same memory."""
+    def constant(self, call: Call) -> str:
+        """A new tensor of one element."""
+
+    def attended(self, tensor: str) -> bool:
+        """Whether it is a result of attention, or one with other axes."""
 
 
 class Call:
@@ -39,6 +42,8 @@ class Call:
         word: the name of the operation without namespace and overload. target: with them. name: of the result.
         results: shape and dtype of each result.
         pointwise: whether torch says that it is element by element.
+        written: the tensor arguments that the call writes.
+        view: whether the results are, in torch, memory of a tensor argument that the call does not write.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class Call:
         self._taken: set[str] = set()
         self.results: list[tuple[list[int], str]] = []
         self.pointwise = False
+        self.view = False
+        self.written: list[str] = []
 
     def take(self, name: str, default: Any = None) -> Any:
         """An argument, which counts as considered."""

@@ -49,6 +49,7 @@ class Graph:
         outputs: tensors that are needed after the graph, and therefore must be written.
         repeat: how often the graph is executed, such as the number of equal layers of a model.
         remarks: what a reader of the report has to know about the graph, as sentences.
+        overwritten: operation -> tensors in whose memory it writes its result, which other operations must read before.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Graph:
     outputs: frozenset[str]
     repeat: int = 1
     remarks: tuple[str, ...] = ()
+    overwritten: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check a graph that was not made by a builder.
@@ -151,13 +153,25 @@ class Graph:
             return {operation.outputs[0]: source.permuted(permutation(len(source.axes), operation.attributes))}
         if operation.kind == "reshape":
             return {operation.outputs[0]: source.reshaped(self.shape(operation.outputs[0]))}
+        if operation.kind == "expand":
+            return {operation.outputs[0]: source.expanded(self.shape(operation.outputs[0]))}
+        if operation.kind == "strided":
+            given, shape = operation.attributes, self.shape(operation.outputs[0])
+            known = given.get("strides") is not None
+            found = source.strided(shape, given["strides"], given.get("offset", 0)) if known else None
+            return {operation.outputs[0]: found}
         axis = operation.attributes.get("axis", -1) % len(source.axes)
-        start, found = 0, dict[str, View | None]()
+        start, parts = 0, dict[str, View | None]()
         for name in operation.outputs:
             size = self.shape(name)[axis]
-            found[name] = source.part(axis, start, size)
+            parts[name] = source.part(axis, start, size)
             start += size
-        return found
+        return parts
+
+    def own_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor without the axes along which a view only repeats its elements."""
+        layout = self.layouts[name]
+        return self.shape(name) if layout is None else layout.own_shape
 
     def whole_rows(self, name: str) -> bool:
         """Whether a tensor has all elements of its memory in their order, and the same rows."""
@@ -274,12 +288,19 @@ class GraphBuilder:
 
         return added
 
-    def graph(self, outputs: Iterable[str] = (), remarks: Iterable[str] = (), *, unread_views: bool = True) -> Graph:
+    def graph(
+        self,
+        outputs: Iterable[str] = (),
+        remarks: Iterable[str] = (),
+        overwritten: Mapping[str, Sequence[str]] | None = None,
+        *,
+        unread_views: bool = True,
+    ) -> Graph:
         """The graph.
 
         Args:
             outputs: tensors that are needed after the graph, besides results that no operation reads.
-            remarks: see :class:`Graph`.
+            remarks, overwritten: see :class:`Graph`.
             unread_views: whether views that no operation reads are needed, too.
 
         Raises:
@@ -295,7 +316,8 @@ class GraphBuilder:
         ends = [o for o in self._operations if unread_views or o.rules.family != "view"]
         unread = {name for operation in ends for name in operation.outputs if name not in read}
         needed = frozenset(wanted) | unread
-        return Graph(self.name, dict(self._tensors), tuple(self._operations), needed, self.repeat, tuple(remarks))
+        made = tuple(self._operations)
+        return Graph(self.name, dict(self._tensors), made, needed, self.repeat, tuple(remarks), overwritten or {})
 
     @property
     def operations(self) -> tuple[Operation, ...]:

@@ -137,7 +137,23 @@ def _between(groups: list[Group], first: Group, second: Group) -> bool:
         for name in group.reads():
             if (source := home.get(name)) is not None and source is not group:
                 readers[source.names][group.names] = group
+    for earlier, later in _overwriting(groups):
+        readers[earlier.names][later.names] = later
     return _detour(readers, first, second) or _detour(readers, second, first)
+
+
+def _overwriting(groups: list[Group]) -> Iterator[tuple[Group, Group]]:
+    """(earlier, later) groups of which one reads memory that the other one writes in place."""
+    if not groups or not groups[0].graph.overwritten:
+        return
+    graph = groups[0].graph
+    home = {operation.name: group for group in groups for operation in group.operations}
+    for writer, tensors in graph.overwritten.items():
+        for tensor in tensors:
+            for reader in graph.readers[tensor]:
+                pair = [home[name] for name in sorted((reader.name, writer), key=graph.order.__getitem__) if name in home]
+                if len(pair) == 2 and pair[0] is not pair[1]:
+                    yield pair[0], pair[1]
 
 
 def _detour(readers: dict[frozenset[str], dict[frozenset[str], Group]], start: Group, end: Group) -> bool:

@@ -459,9 +459,11 @@ KINDS: dict[str, Kind] = {
             "k": "how many",
             "scores": "`softmax`, `sigmoid` or `none`: what is computed of the elements",
             "renormalize": "whether the chosen scores are divided by their sum",
+            "indices": "the type of the positions, s32 by default, or s64",
+            "dtype": "the type of the scores, f32 by default",
         },
         None,
-        "gating: the positions of the `k` largest elements of each row, in descending order, and their scores, f32",
+        "gating: the positions of the `k` largest elements of each row, in descending order, and their scores",
     ),
     "column_sum": Kind(
         "row",
@@ -538,15 +540,6 @@ KINDS: dict[str, Kind] = {
     ),
     "transpose": Kind("movement", (1, 1), _permuted, _no_flops, LAYOUT, None, "a copy with other axes"),
     "copy": Kind("movement", (1, 1), lambda i, a: [(i[0].shape, i[0].dtype)], _no_flops, {}, None, "a copy"),
-    "expand": Kind(
-        "movement",
-        (1, 1),
-        captured_kinds.expanded,
-        _no_flops,
-        {"shape": "the new shape"},
-        None,
-        "a copy in which elements are repeated along axes",
-    ),
     "gather": Kind(
         "movement", (2, 2), _gathered, _no_flops, {}, _gathered_read, "rows of a table, such as embeddings, by indices"
     ),
@@ -555,6 +548,29 @@ KINDS: dict[str, Kind] = {
     ),
     "permute": Kind("view", (1, 1), _permuted, _no_flops, LAYOUT, None, "the same memory with other axes"),
     "chunk": Kind("view", (1, 1), _parts, _no_flops, PARTS, None, "parts of x without copies"),
+    "expand": Kind(
+        "view",
+        (1, 1),
+        captured_kinds.expanded,
+        _no_flops,
+        {"shape": "the new shape"},
+        None,
+        "the same memory with elements repeated along axes",
+    ),
+    "strided": Kind(
+        "view",
+        (1, 1),
+        captured_kinds.strided,
+        _no_flops,
+        {
+            "shape": "the new shape",
+            "strides": "for each axis the distance of its elements, in elements of x; without them, the order is not known",
+            "offset": "the first element, 0 by default",
+            "dtype": "the type as which the memory is read, that of x by default",
+        },
+        None,
+        "the elements of x at an offset and at strides in its row-major order, such as every second one",
+    ),
     "other": Kind(
         "other",
         (1, captured_kinds.MOST_INPUTS),

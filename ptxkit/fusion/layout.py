@@ -2,8 +2,8 @@
 
 An axis is a list of digits, the outermost first: a digit ``(extent, stride)`` counts to ``extent`` in steps of ``stride``
 elements of the memory. ``permute`` exchanges axes, ``reshape`` divides and joins digits, ``chunk`` shortens one and moves the
-offset. This is the mixed radix form of strided arrays, in which an axis may be several strides, as after (heads, tokens, d) ->
-(tokens, heads, d) -> (tokens, heads * d).
+offset, and ``expand`` repeats elements, which is a digit of stride 0. This is the mixed radix form of strided arrays, in which
+an axis may be several strides, as after (heads, tokens, d) -> (tokens, heads, d) -> (tokens, heads * d).
 """
 
 from __future__ import annotations
@@ -47,6 +47,16 @@ class View:
         return math.prod(extent for extent, _ in self.order)
 
     @property
+    def repeats(self) -> bool:
+        """Whether elements of the memory are repeated along an axis."""
+        return any(stride == 0 for axis in self.axes for _, stride in axis)
+
+    @property
+    def own_shape(self) -> tuple[int, ...]:
+        """The extents of the axes without repetitions: 1 where an axis only repeats."""
+        return tuple(math.prod(extent for extent, stride in axis if stride) for axis in self.axes)
+
+    @property
     def contiguous(self) -> bool:
         """Whether the elements follow each other in memory, without gaps."""
         return self.order in ((), ((self.elements, 1),))
@@ -54,6 +64,22 @@ class View:
     def permuted(self, axes: Sequence[int]) -> View:
         """With other axes."""
         return View(self.memory, self.offset, tuple(self.axes[axis] for axis in axes))
+
+    def expanded(self, shape: Sequence[int]) -> View:
+        """Broadcast to a shape by numpy's rules."""
+        axes = ((),) * (len(shape) - len(self.axes)) + self.axes
+        return View(
+            self.memory,
+            self.offset,
+            tuple(axis or (((extent, 0),) if extent > 1 else ()) for axis, extent in zip(axes, shape, strict=True)),
+        )
+
+    def strided(self, shape: Sequence[int], strides: Sequence[int], offset: int) -> View | None:
+        """Elements at any strides and offset, which count in the row-major order of this view; None if that is no memory."""
+        if not self.contiguous:
+            return None
+        axes = tuple(((extent, stride),) if extent > 1 else () for extent, stride in zip(shape, strides, strict=True))
+        return View(self.memory, self.offset + offset, axes)
 
     def reshaped(self, shape: Sequence[int]) -> View | None:
         """With another shape of as many elements; None if an axis would begin or end within a stride."""
@@ -119,8 +145,8 @@ def union(views: Collection[View], total: int) -> int:
 
     Exact where the strides divide each other, as those of parts of one tensor do; else the sum, and at most ``total``.
     """
-    regions = {(view.offset, tuple(sorted(view.order, key=lambda digit: -digit[1]))) for view in views}
-    sizes = [math.prod(extent for extent, _ in digits) for _, digits in regions]
+    regions = {(view.offset, tuple(sorted((d for d in view.order if d[1]), key=lambda d: -d[1]))) for view in views}
+    sizes = [_different(digits) for _, digits in regions]
     if len(regions) < 2 or max(sizes) >= total:
         return min(total, max(sizes, default=0))
     strides = sorted({stride for _, digits in regions for _, stride in digits} | {1})
@@ -130,10 +156,28 @@ def union(views: Collection[View], total: int) -> int:
     return _volume(frozenset(box for box in boxes if box is not None))
 
 
+def _different(digits: Sequence[Digit]) -> int:
+    """The number of different elements that digits select, the largest stride first; where overlapping axes are not simple,
+    an upper limit."""
+    count, last, step = 1, 0, 0  # elements so far, the place of the last one, their distance where all have the same; else 0
+    for extent, stride in reversed(digits):
+        if stride > last:
+            step = stride if count == 1 or step * count == stride else 0
+            count *= extent
+        elif step and stride % step == 0:
+            count += (extent - 1) * stride // step
+        else:
+            count, step = min(count * extent, last + (extent - 1) * stride + 1), 0
+        last += (extent - 1) * stride
+    return count
+
+
 def _box(offset: int, digits: Sequence[Digit], strides: Sequence[int]) -> Box | None:
     """A region as an interval of each coordinate, where coordinate i counts in steps of ``strides[i]``, the last one without
     end; None if it is no such box."""
     extents = {stride: extent for extent, stride in digits}
+    if len(extents) < len(digits):
+        return None  # axes that overlap
     box, carried = list[tuple[int, int]](), 1
     for i, stride in enumerate(strides):
         extent = extents.get(stride, 1)

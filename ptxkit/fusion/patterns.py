@@ -57,7 +57,7 @@ class Param:
 
 
 Node: TypeAlias = "Op | In | Swapped | Result"
-HINTS = ("dtype", "experts", "approximate")  # attributes that do not change which kernel computes an operation
+HINTS = ("dtype", "indices", "experts", "approximate")  # attributes that do not change which kernel computes an operation
 
 
 @dataclass(frozen=True, eq=False)

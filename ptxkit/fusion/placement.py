@@ -23,6 +23,10 @@ Axis = tuple[tuple[Digit, ...], int]  # digits, the outermost first, and the fir
 Place = tuple[int, int, int, int]  # stride in memory, extent, label, stride within the label
 
 
+UNUSED = -1
+"""The label of a digit of which operations need one value only, as of a view that has every second element."""
+
+
 class _Irregular(Exception):
     """Elements lie in no regular order, so that coordinates cannot be carried further."""
 
@@ -84,12 +88,16 @@ class _Map:
         for extent, digits in zip(shape, row_major(shape), strict=True):
             stride = digits[0][1] if digits else 1
             inside: list[Digit] = []
-            for step, count, label, within in self.places:
+            reached = stride
+            for step, count, label, within in reversed(self.places):
                 low, high = max(step, stride), min(step * count, stride * extent)
                 if digits and low < high:
-                    if low % step or high % low:
+                    if low % step or high % low or low % reached:
                         raise _Irregular
-                    inside.append((label, high // low, within * (low // step)))
+                    if low > reached:
+                        inside.insert(0, (UNUSED, low // reached, 1))
+                    inside.insert(0, (label, high // low, within * (low // step)))
+                    reached = high
             found.append((tuple(inside), self.offset // stride % extent if digits else 0))
         return found
 
@@ -161,8 +169,8 @@ class _Placement:
             whole = operation.kind != "top_k" and math.prod(extent for _, extent, _ in last[0]) == shape[-1]
             inner = [*axes[:-1], last if whole else self._fresh(shape[-1:])[0]]
             across, along = inner[:-1], inner[-1:]
-        self.rows += [(operation, digit) for digits, _ in across for digit in digits]
-        self.within += [(operation, digit) for digits, _ in along for digit in digits]
+        self.rows += [(operation, digit) for digits, _ in across for digit in digits if digit[0] != UNUSED]
+        self.within += [(operation, digit) for digits, _ in along for digit in digits if digit[0] != UNUSED]
         return inner
 
     def _neighbours(self, operation: Operation) -> Iterator[Operation]:
@@ -202,7 +210,7 @@ class _Placement:
             return False
         try:
             axes = [
-                (tuple(digit for extent, stride in axis for digit in written.selected(stride, extent)), 0)
+                (tuple(digit for extent, stride in axis for digit in self._selecting(written, extent, stride)), 0)
                 for axis in layout.axes
             ]
         except _Irregular:
@@ -223,6 +231,10 @@ class _Placement:
                     result[-k] = axes[-k]
         self._place(reader, result)
         return True
+
+    def _selecting(self, written: _Map, extent: int, stride: int) -> tuple[Digit, ...]:
+        """The coordinates that select a digit of a result; new ones where elements are repeated. Raises _Irregular."""
+        return written.selected(stride, extent) if stride else ((next(self._labels), extent, 1),)
 
     def _note(self, reader: Operation, memory: str) -> None:
         self.irregular = self.irregular or (
@@ -269,7 +281,8 @@ class _Placement:
                 if len(axis) > 1:
                     return None
                 offset += start * axis[0][1]
-        return _Map.of(offset, places)
+        # a stride of 0 repeats elements: the coordinates along it select nothing
+        return _Map.of(offset, [place for place in places if place[0] and place[2] != UNUSED])
 
     def _rows_apart(self) -> str:
         """Two operations of which one has within a row what selects the rows of the other."""

@@ -28,7 +28,9 @@ def chosen(inputs: Sequence[Tensor], attributes: Attributes) -> list[tuple[tuple
     if "renormalize" in attributes:
         boolean(attributes, "renormalize")
     shape = (*logits.shape[:-1], k)
-    return [(shape, INDICES[0]), (shape, "f32")]
+    if (indices := attributes.get("indices", INDICES[0])) not in INDICES:
+        raise UsageError(f"indices must be one of {', '.join(INDICES)}, not {short(indices)}")
+    return [(shape, indices), (shape, dtype_of(attributes, "f32"))]
 
 
 def products(inputs: Sequence[Tensor], attributes: Attributes) -> list[tuple[tuple[int, ...], str]]:

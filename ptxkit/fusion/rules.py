@@ -127,6 +127,9 @@ def _edge(
             f"{reader.name} needs the rows sorted by expert: a CTA multiplies rows of tokens whose experts other CTAs choose",
             "high",
         )
+    again = _repeated(graph, name, reader)
+    if again and behind not in ("contraction", "attention"):
+        return again
     if behind in ("contraction", "attention"):
         return _prologue(first, writer, reader, name, second, machine)
     if behind == "row" and first.products:
@@ -153,13 +156,6 @@ def _to_movement(first: Group, reader: Operation) -> Judgement:
 def _to_elements(
     first: Group, second: Group, graph: Graph, memory: str, name: str, reader: Operation, machine: Machine
 ) -> Judgement:
-    made, wanted = graph.tensors[name].elements, graph.tensors[reader.outputs[0]].elements
-    if made < wanted and not _statistic(graph.shape(name), graph.shape(reader.outputs[0])):
-        return Judgement(
-            "DO NOT FUSE",
-            f"{reader.name} uses each element of {memory} {wanted / made:g} times, and would compute it as often",
-            "low",
-        )
     if first.products:
         if second.rows:
             return _row_after_product(first, second.rows[0], machine)
@@ -178,9 +174,24 @@ def _to_elements(
     return Judgement("FUSE", "element by element: the intermediate result stays in a register", "low")
 
 
+def _repeated(graph: Graph, name: str, reader: Operation) -> Judgement | None:
+    """A refusal where a reader uses elements more than once, and not as statistics of rows."""
+    shape = graph.shape(reader.outputs[0] if reader.rules.family == "elementwise" else name)
+    made, wanted = math.prod(graph.own_shape(name)), math.prod(shape)
+    if made >= wanted or _statistic(graph.own_shape(name), shape):
+        return None
+    return Judgement(
+        "DO NOT FUSE",
+        f"{reader.name} uses each element of {graph.memory(name)} {wanted / made:g} times, and would compute it as often",
+        "low",
+    )
+
+
 def _statistic(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
     """Whether a tensor has one element for each row of a result: it is broadcast along the last axes only."""
     padded = (1,) * (len(result) - len(shape)) + shape
+    if any(mine not in (1, theirs) for mine, theirs in zip(padded, result, strict=True)):
+        return False  # within an axis, elements repeat
     along = [mine != theirs for mine, theirs in zip(padded, result, strict=True) if theirs > 1]
     return along == sorted(along)
 

@@ -11,9 +11,10 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any
 
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.fusion.aten import CONSTANTS, POINTWISE, translated
+from ptxkit.fusion.aten import CONSTANTS, FREE, POINTWISE, translated
 from ptxkit.fusion.aten_call import Call, Named, Unknown
-from ptxkit.fusion.graph import Graph, GraphBuilder, Operation
+from ptxkit.fusion.captured_memory import CapturedMemory
+from ptxkit.fusion.graph import Graph, GraphBuilder
 from ptxkit.fusion.tensors import SPELLINGS
 
 
@@ -68,6 +69,7 @@ class _Capture:
 
     def __init__(self, program: Any, name: str) -> None:
         self.program, self.builder = program, GraphBuilder(name)
+        self.memory = CapturedMemory(self.builder)
         self.values: dict[Any, Any] = {}  # node -> names of tensors, or None for what is no tensor
         self.unknown: dict[str, None] = {}  # operations of which only the shapes are known, in their order
         self.writing: dict[str, None] = {}  # operations that write to views, in their order
@@ -81,10 +83,11 @@ class _Capture:
                 self.values[node] = self._call(node)
             elif node.op == "output":
                 flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else [node.args[0]]
-                outputs = [self.values[item] for item in flat if isinstance(self.values.get(item), str)]
+                outputs = [found for item in flat if isinstance(found := self._value(item), str)]
+        outputs += self.memory.written_inputs()
         computed = {name for operation in self.builder.operations for name in operation.outputs}
         wanted = [name for name in dict.fromkeys(outputs) if name in computed]
-        return self.builder.graph(wanted, self._remarks(), unread_views=False)
+        return self.builder.graph(wanted, self._remarks(), self.memory.overwritten, unread_views=False)
 
     def _remarks(self) -> Iterator[str]:
         if self.unknown:
@@ -96,11 +99,14 @@ class _Capture:
 
     def _input(self, node: Any) -> str | None:
         value = node.meta.get("val")
-        return None if not hasattr(value, "dtype") else Named(self.builder.input(node.name, *_facts(value)))
+        if not hasattr(value, "dtype"):
+            return None
+        self.memory.place(node.name, value)
+        return Named(self.builder.input(node.name, *_facts(value)))
 
     def _call(self, node: Any) -> Any:
         if node.target is operator.getitem:
-            source = self.values[node.args[0]]
+            source = self._value(node.args[0])
             return source[node.args[1]] if isinstance(source, tuple) else source
         value = node.meta.get("val")
         several = isinstance(value, (tuple, list))
@@ -110,12 +116,19 @@ class _Capture:
             return None  # sizes, symbols, assertions
         call = self._described(node, tensors)
         if not several and (not call.tensors or call.word in CONSTANTS):
+            self.memory.place(node.name, value)
             return Named(self.builder.input(node.name, *_facts(value)))  # constants, such as arange and full
-        found = self._translated(call)
+        found = self._translated(call, tensors)
+        names = found if isinstance(found, tuple) else (found,)
+        for name, tensor in zip(names, tensors, strict=True):
+            self.memory.place(name, tensor)
+        for target in call.written:
+            if several or not self.memory.write(target, found):
+                self.writing[call.target] = None
         if not several:
             return Named(found)
-        names = iter(found if isinstance(found, tuple) else (found,))
-        return tuple(Named(next(names)) if hasattr(result, "dtype") else None for result in results)
+        made = iter(names)
+        return tuple(Named(next(made)) if hasattr(result, "dtype") else None for result in results)
 
     def _described(self, node: Any, results: list[Any]) -> Call:
         """The call of a node, with the names of tensors in place of nodes."""
@@ -132,9 +145,14 @@ class _Capture:
             written = [p.name for p in schema.arguments if p.alias_info is not None and p.alias_info.is_write]
         given = dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
         arguments = {name: self._value(value) for name, value in given.items()}
-        if any(self._is_view(arguments[name]) for name in written if name in arguments):
-            self.writing[target] = None
+        targets = [arguments[name] for name in written if isinstance(arguments.get(name), Named)]
+        # a tensor that is only written, and its default
+        outs = {p.name for p in schema.arguments if p.kwarg_only and p.name in written} if schema else set()
+        arguments, defaults = ({n: v for n, v in d.items() if n not in outs} for d in (arguments, defaults))
         call = Call(word, node.name, arguments, defaults, target)
+        call.written = targets
+        storages = {_storage(item.meta["val"]) for item in node.all_input_nodes if hasattr(item.meta.get("val"), "dtype")}
+        call.view = not written and all(_storage(result) in storages for result in results)
         call.results = [_facts(result) for result in results]
         tagged = torch.Tag.pointwise in getattr(node.target, "tags", ()) or word in POINTWISE
         call.pointwise = tagged and len(results) == 1
@@ -143,25 +161,29 @@ class _Capture:
     def _value(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._value(item) for item in value]
-        return self.values.get(value) if hasattr(value, "op") else value
+        found = self.values.get(value) if hasattr(value, "op") else value
+        if isinstance(found, tuple):
+            return tuple(self._latest(item) for item in found)
+        return self._latest(found)
 
-    def _is_view(self, value: Any) -> bool:
-        """Whether a tensor is a view. What is written to another one is read as the result of the operation."""
-        writer = self._writer(value)
-        return writer is not None and writer.rules.family == "view"
+    def _latest(self, found: Any) -> Any:
+        return Named(self.memory.latest(found)) if isinstance(found, Named) else found
 
-    def _writer(self, value: Any) -> Operation | None:
-        """The operation whose result a tensor is; None for an input."""
-        return next((o for o in self.builder.operations if value in o.outputs), None)
-
-    def _translated(self, call: Call) -> Any:
+    def _translated(self, call: Call, results: list[Any]) -> Any:
         before = len(self.builder.operations)
         with suppress(Unknown, UsageError):
             found = translated(call, self)
             names = found if isinstance(found, tuple) else (found,)
-            if [list(self.shape(name)) for name in names] == [shape for shape, _ in call.results]:
-                return found
+            launched = any(o.rules.family != "view" for o in self.builder.operations[before:])
+            same = [(list(self.shape(name)), self.dtype(name)) for name in names] == call.results
+            if same and (launched or call.view or call.written or call.word in FREE):
+                if not (launched and call.view):
+                    return found
+            elif same and len(names) == 1:
+                return self.part(call, "copy", "copy", found)  # torch copies what a view could be
         self.builder.keep(before)
+        if call.view:
+            return self._strided(call, results)
         if call.pointwise:
             with suppress(UsageError):
                 return self.builder.operation(
@@ -174,6 +196,16 @@ class _Capture:
             return self.builder.operation("other", *tensors, name=call.name, shapes=shapes, dtypes=dtypes, what=call.word)
         except UsageError as error:
             raise UsageError(f"{call.target}: {error}; describe the graph in JSON instead") from None
+
+    def _strided(self, call: Call, results: list[Any]) -> Any:
+        """Views as torch has them in memory."""
+        found = []
+        for i, (result, (_, dtype)) in enumerate(zip(results, call.results, strict=True)):
+            name = call.name if len(results) == 1 else f"{call.name}_{i}"
+            source = call.tensors[i] if len(call.tensors) == len(results) else call.tensors[0]
+            owner, attributes = self.memory.strided(source, result, dtype)
+            found.append(self.builder.operation("strided", owner, name=name, **attributes))
+        return found[0] if len(found) == 1 else tuple(found)
 
     # what a translation needs, see ptxkit.fusion.aten_call.Values
 
@@ -189,9 +221,17 @@ class _Capture:
     def dtype(self, tensor: str) -> str:
         return self.builder.tensor(tensor).dtype
 
-    def permuted(self, tensor: str) -> bool:
-        writer = self._writer(tensor)
-        return writer is not None and writer.kind == "permute"
+    def constant(self, call: Call) -> str:
+        return self.builder.input(f"{call.name}_value", [1], call.dtype)
+
+    def attended(self, tensor: str) -> bool:
+        writer = self.memory.writer(self.memory.owner(tensor))
+        return writer is not None and writer.kind == "attention"
+
+
+def _storage(value: Any) -> Any:
+    """What the tensors that share memory have in common."""
+    return value.untyped_storage()._cdata
 
 
 def _facts(value: Any) -> tuple[list[int], str]:

@@ -90,6 +90,9 @@ def _results(graph: Graph, operation: Operation, x: list[Any]) -> list[Any]:
         return [x[0] ** x[1]]
     if kind == "expand":
         return [np.broadcast_to(x[0], a["shape"])]
+    if kind == "strided":
+        flat = np.ascontiguousarray(x[0]).reshape(-1)[a.get("offset", 0) :]
+        return [np.lib.stride_tricks.as_strided(flat, a["shape"], [8 * stride for stride in a["strides"]])]
     if kind in ("chunk", "split"):
         return np.split(x[0], np.cumsum(a["sizes"])[:-1], a["axis"])
     if kind == "concat":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -114,3 +116,20 @@ def test_gathers_by_different_indices_read_different_rows():
     g.add(g.gather(table, i), g.gather(table, j))
     graph = g.graph()
     assert Group.of(graph, graph.launches).reads()["table"] == 20 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        [(4, 6), (3, 1)],
+        [(5, 2), (4, 1)],  # windows that overlap
+        [(5, 1), (4, 1)],
+        [(3, 7), (2, 2), (3, 2)],
+        [(9, 0), (4, 3)],
+        [(2, 20), (4, 4), (3, 2)],
+    ],
+)
+def test_different_elements_of_strides(axes):
+    places = {sum(p) for p in itertools.product(*[[i * stride for i in range(n)] for n, stride in axes])}
+    view = View("x", 3, tuple(((n, stride),) for n, stride in axes))
+    assert union({view}, 1000) == len(places)

@@ -217,3 +217,15 @@ def test_elements_that_a_launch_needs_in_one_place(data):
         assert truth or said
     else:
         assert truth == (not said)
+
+
+def test_repeated_elements_are_not_computed_again():
+    """As where an operand is broadcast: each element of the sums is used by a whole row, or by all rows."""
+    for axis, verdict in ((1, "FUSE"), (0, "DO NOT FUSE")):
+        g = GraphBuilder()
+        x, s = g.input("x", (256, 256), "f32"), g.input("s", (256,), "f32")
+        column = g.reshape(g.exp(s), shape=[1, 256] if axis == 0 else [256, 1])
+        g.divide(x, g.expand(column, shape=[256, 256]), name="last")
+        (pair,) = analyse(g.graph(), H200).pairs
+        assert pair.verdict == verdict
+        assert analyse(g.graph(), H200).before.bytes == 4 * (2 * 256 * 256 + 3 * 256)
