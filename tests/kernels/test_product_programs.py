@@ -50,7 +50,7 @@ def test_the_grid_needs_few_programs():
         for shape in grid(0).of_families(["product_bf16"]).shapes
         for program in choose(shape.workload.on(H200), target=SM_90A).chosen.resolved.programs
     }
-    assert len(found) <= 19
+    assert len(found) <= 21
 
 
 @pytest.mark.parametrize(("sizes", "block"), [((3001, 3001, 3001), (128, 192)), ((4096, 4099, 4096), (256, 128))])
