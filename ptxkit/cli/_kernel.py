@@ -69,10 +69,12 @@ def parse_iterations(text: str) -> int:
     Raises:
         UsageError: no whole number, or out of range.
     """
+    from ptxkit.workload.tuned.record import MOST_SAMPLES
+
     try:
         iterations = int(text)
     except ValueError:
         raise UsageError(f"ITERATIONS must be a whole number, not {text!r}") from None
-    if not 1 <= iterations <= 1_000_000:
-        raise UsageError(f"ITERATIONS must be between 1 and 1000000, not {text}")
+    if not 1 <= iterations <= MOST_SAMPLES:
+        raise UsageError(f"ITERATIONS must be between 1 and {MOST_SAMPLES}, not {text}")
     return iterations

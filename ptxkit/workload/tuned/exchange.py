@@ -22,7 +22,8 @@ class Part:
 
     Attributes:
         gpu: its name. file: the destination. offered: how many records the origin has.
-        decisions: for each that the destination did not have already. left_out: records that were not merged, with the reason.
+        decisions: for each that the destination did not have already, or had beside a better one of the same case.
+        left_out: records that were not merged, with the reason.
     """
 
     gpu: str
@@ -74,7 +75,8 @@ def push(destination: Path, gpu: str | None = None, *, dry: bool = False) -> Exc
         gpu: a model, or part of its name; None for all. dry: write nothing.
 
     Raises:
-        UsageError, FileAccessError: a file cannot be read or written; the files of the models before it are complete.
+        UsageError, FileAccessError: a file cannot be read, and all are as before; or written, and those of the models before
+            it are complete.
     """
     return _merge(store.directory(), destination.absolute(), gpu, dry, own=False)
 
@@ -103,23 +105,26 @@ def models(known: Sequence[str], gpu: str | None, where: Path) -> list[str]:
 def _merge(origin: Path, destination: Path, gpu: str | None, dry: bool, *, own: bool) -> Exchange:
     if origin.resolve() == destination.resolve():
         raise UsageError(f"{destination} is this user's own directory of winners; give another one")
-    parts = [_part(name, origin, destination, dry, own) for name in models(store.gpus(origin, gpu), gpu, origin)]
+    names = models(store.gpus(origin, gpu), gpu, origin)
+    for name in names:  # so that nothing is written, without a printed decision, before a file that is refused
+        _part(name, origin, destination, True, own)
+    parts = [_part(name, origin, destination, dry, own) for name in names]
     return Exchange(origin, destination, gpu, dry, tuple(parts))
 
 
 def _part(gpu: str, origin: Path, destination: Path, dry: bool, own: bool) -> Part:
     offered = store.read(store.path_for(gpu, origin))
     latest = datetime.datetime.now(datetime.UTC) + TOLERATED
-    reasons = {record.key: _unfit(record, latest) for record in offered}
+    reasons = {record.text: _unfit(record, latest) for record in offered}  # a file may have several records of a key
     decisions: list[Decision] = []
 
     def change(records: Sequence[Record]) -> list[Record]:
-        result, found = merged(records, [record for record in offered if not reasons[record.key]])
+        result, found = merged(records, [record for record in offered if not reasons[record.text]])
         decisions[:] = found
         return result
 
     path = store.update(gpu, change, None if own else destination, dry=dry)
-    left_out = tuple(f"{r.winner} of {r.case}: {reasons[r.key]}" for r in offered if reasons[r.key])
+    left_out = tuple(f"{r.winner} of {r.case}: {reasons[r.text]}" for r in offered if reasons[r.text])
     return Part(gpu, path, len(offered), tuple(decisions), left_out)
 
 

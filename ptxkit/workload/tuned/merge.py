@@ -75,12 +75,16 @@ def reason(better: Record, worse: Record) -> str:
 
 
 def merged(mine: Sequence[Record], theirs: Iterable[Record]) -> tuple[list[Record], list[Decision]]:
-    """The records of ``mine`` with those of ``theirs`` merged in, sorted, and a decision for each key that both do not share.
+    """The records of ``mine`` with those of ``theirs`` merged in, sorted, and a decision for each that is dropped or is new.
 
-    Equal records need no decision.
+    Equal records need no decision. Several records of one key in ``mine``, which no merging leaves there, are decided first.
     """
-    found = {record.key: record for record in sorted(mine, key=rank)}
+    found: dict[str, Record] = {}
     decisions = []
+    for record in sorted(mine, key=rank, reverse=True):
+        kept = found.setdefault(record.key, record)
+        if kept.text != record.text:
+            decisions.append(Decision(kept, record, False, reason(kept, record)))
     for record in sorted(theirs, key=lambda r: (r.key, rank(r))):
         before = found.get(record.key)
         if before is None:

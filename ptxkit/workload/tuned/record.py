@@ -16,6 +16,7 @@ EXACT_UP_TO = 16  # sizes up to here are a class each: a batch of 1 and one of 1
 PARTS = 4  # classes of each power of two: sizes of a class differ by at most a fifth
 ALIGNMENT = 64  # elements: powers of two up to here that divide a size are told apart
 LONGEST_US = 1e15  # of a time, about 30 years; larger values are damage, and quotients of them may overflow
+MOST_SAMPLES = 1_000_000  # of a time; no command takes more
 Scalar = str | int | float | bool
 
 
@@ -104,7 +105,7 @@ class Record:
     @property
     def day(self) -> str:
         """The date of the measurement, UTC; "" where it is not known."""
-        return self.at[:10]
+        return moment(self).date().isoformat() if self.at else ""
 
     @property
     def size_class(self) -> str:
@@ -148,12 +149,15 @@ def parsed(value: Any) -> Record:
     """A record from its JSON value; keys that this version does not know are left out.
 
     Raises:
-        MalformedError: a key is missing or has a value of another type or out of range; the message names it.
+        MalformedError: a key is missing or has a value of another type or out of range, or text with control characters; the
+            message names the key.
     """
     if not isinstance(value, dict):
         raise MalformedError("is no object")
     known = {f.name for f in fields(Record)}
     given = {name: v for name, v in value.items() if name in known}
+    for name, each in given.items():
+        _expect(name, _is_printable(each))
     for name in ("kernel", "variant"):
         _expect(name, isinstance(given.get(name), str) and given[name])
     for name in ("sizes", "options", "tile"):
@@ -163,7 +167,7 @@ def parsed(value: Any) -> Record:
     for name in ("time_us", "spread_us"):
         _expect(name, given.get(name) is None or _is_time(given[name], at_least_0=name == "spread_us"))
     samples = given.setdefault("samples", 0)
-    _expect("samples", isinstance(samples, int) and not isinstance(samples, bool) and samples >= 0)
+    _expect("samples", isinstance(samples, int) and not isinstance(samples, bool) and 0 <= samples <= MOST_SAMPLES)
     for name in ("at", "target", "driver", "nvrtc", "ptxkit", "uuid", "inputs", "code"):
         _expect(name, isinstance(given.setdefault(name, ""), str))
     _expect("at", given["at"] == "" or _moment(given["at"]) is not None)
@@ -201,6 +205,15 @@ def _is_map(value: Any) -> bool:
 
 def _is_scalar(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else isinstance(value, (str, int, bool))
+
+
+def _is_printable(value: Any) -> bool:
+    """Whether all text of a JSON value can be printed: winners of other people could otherwise control a terminal."""
+    if isinstance(value, dict):
+        return all(_is_printable(name) and _is_printable(each) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_printable, value))
+    return value.isprintable() if isinstance(value, str) else True
 
 
 def _is_time(value: Any, *, at_least_0: bool = False) -> bool:

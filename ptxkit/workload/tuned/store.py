@@ -64,12 +64,10 @@ def gpus(where: Path | None = None, wanted: str | None = None) -> list[str]:
             if path in meant:
                 raise
             continue
-        if gpu and path != path_for(gpu, folder) and (wanted is None or wanted.lower() in gpu.lower()):
-            name = path_for(gpu, folder).name
-            advice = _advice(path, "rename or delete it", "rename it")
-            raise UsageError(f"{path} has the winners of {gpu!r}, whose file is {name}; {advice}")
         if gpu and path == path_for(gpu, folder):
             found.append(gpu)
+        elif gpu and (path in meant or wanted is None or wanted.lower() in gpu.lower()):
+            raise _misplaced(path, gpu)
     return found
 
 
@@ -88,11 +86,29 @@ def read(path: Path) -> tuple[Record, ...]:
     return _content(path)[1]
 
 
+def _of_model(path: Path, gpu: str) -> tuple[Record, ...]:
+    """The records of the file of a GPU model; none if there is no such file.
+
+    Raises:
+        UsageError, FileAccessError: see :func:`read`; or they are winners of another GPU model, as in a file that was renamed.
+    """
+    found, records = _content(path)
+    if found not in ("", gpu):
+        raise _misplaced(path, found)
+    return records
+
+
+def _misplaced(path: Path, gpu: str) -> UsageError:
+    """The error of a file with the winners of a GPU model that is not the one of its name."""
+    name = path_for(gpu, path.parent).name
+    advice = _advice(path, "rename or delete it", "rename it")
+    return UsageError(f"{path} has the winners of {gpu!r}, whose file is {name}; {advice}")
+
+
 def read_leniently(gpu: str) -> tuple[Record, ...]:
     """The user's records of a GPU model; none, with one line in the log, where its file cannot be read."""
-    path = path_for(gpu)
     try:
-        return read(path)
+        return _of_model(path_for(gpu), gpu)
     except PtxkitError as error:
         say_once(f"{error}; the winners in it are not used")
         return ()
@@ -111,13 +127,13 @@ def update(
     """
     path = path_for(gpu, where)
     if dry:
-        change(read(path))
+        change(_of_model(path, gpu))
         return path
     if where is None:
         _make(path.parent)
     with locked_by_file(path.parent):
         _remove_abandoned(path)
-        records = read(path)
+        records = _of_model(path, gpu)
         wanted = list(change(records))
         if [r.text for r in wanted] != [r.text for r in records] or not path.is_file():
             write_json(path, {"schema": SCHEMA, "gpu": gpu, "records": [r.to_json() for r in wanted]})
@@ -128,8 +144,12 @@ def record(gpu: str, winner: Record) -> Path:
     """Keep a winner in the user's file, in place of those with its key.
 
     Raises:
-        UsageError, FileAccessError: see :func:`update`.
+        UsageError, FileAccessError: see :func:`update`; or the record is one that could not be read again.
     """
+    try:
+        parsed(winner.to_json())
+    except MalformedError as error:
+        raise UsageError(f"the winner is not recorded: it {error}") from None
     return update(gpu, lambda records: [*(r for r in records if r.key != winner.key), winner])
 
 
@@ -141,7 +161,7 @@ def check_recordable(gpu: str) -> None:
     """
     path = path_for(gpu)
     _make(path.parent)
-    read(path)
+    _of_model(path, gpu)
     check_writable(path)
 
 
@@ -225,7 +245,7 @@ def _decoded(value: Any) -> tuple[str, tuple[Record, ...]]:
     else:
         raise MalformedError(f"its schema is {schema!r}; this version reads {SCHEMA}")
     gpu = value.get("gpu")
-    if not isinstance(gpu, str) or not gpu or not isinstance(entries, list):
+    if not isinstance(gpu, str) or not gpu.isprintable() or not stem_of(gpu) or not isinstance(entries, list):
         raise MalformedError("it names no GPU or has no list of records")
     return gpu, tuple(_parsed(number, entry) for number, entry in enumerate(entries))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -132,6 +133,46 @@ def test_push_and_pull_exchange_what_is_better(config, tmp_path, monkeypatch):
     assert store.read(store.path_for("GPU 1")) == (better,)
     assert [p.decisions for p in exchange.pull(shared, "gpu 1").parts] == [()]
     assert store.gpus() == ["GPU 1"]
+
+
+def test_a_push_into_a_file_of_another_gpu_changes_nothing(tmp_path):
+    store.record("GPU 0", A)
+    store.record("GPU 1", A)
+    file = store.path_for("GPU 1", tmp_path)
+    text = json.dumps({"schema": store.SCHEMA, "gpu": "GPU 2", "records": [dataclasses.replace(A, time_us=77.0).to_json()]})
+    file.write_text(text)
+    for dry in (True, False):
+        with pytest.raises(UsageError, match=r"gpu-1.json has the winners of 'GPU 2', whose file is gpu-2.json; rename it"):
+            exchange.push(tmp_path, dry=dry)
+    assert file.read_text() == text and not store.path_for("GPU 0", tmp_path).exists()
+
+
+def test_several_records_of_a_case_in_the_destination_are_a_decision(tmp_path):
+    """As after copying by hand; also where nothing that is pushed belongs to their case."""
+    store.record("GPU 1", dataclasses.replace(A, sizes={"n": 5}))
+    slower = dataclasses.replace(A, tile={"THREADS": 512}, time_us=9.0, samples=41)
+    value = {"schema": store.SCHEMA, "gpu": "GPU 1", "records": [r.to_json() for r in (A, slower, A)]}
+    store.path_for("GPU 1", tmp_path).write_text(json.dumps(value))
+    (part,) = exchange.push(tmp_path).parts
+    small = "scalar THREADS=128 (2 us, 40 samples, 2026-11-26)"
+    kept = f"saxpy n=4: keeps scalar THREADS=512 (9 us, 41 samples, 2026-11-26), not {small}: more samples on the same day"
+    assert [str(d) for d in part.decisions] == [kept, kept, f"saxpy n=5: takes {small}: it is new here"]
+    assert exchange.push(tmp_path).parts[0].decisions == ()
+
+
+def test_each_of_several_records_of_a_case_in_the_origin_is_judged(tmp_path):
+    """One that is not exchanged does not let another one be left out, or be taken with it."""
+    future = dataclasses.replace(A, at="2999-01-01T00:00:00+00:00")
+    value = {"schema": store.SCHEMA, "gpu": "GPU 1", "records": [A.to_json(), future.to_json()]}
+    store.path_for("GPU 1", tmp_path).write_text(json.dumps(value))
+    (part,) = exchange.pull(tmp_path).parts
+    assert [d.kept for d in part.decisions] == [A] and len(part.left_out) == 1
+
+
+def test_the_days_of_a_decision_are_those_that_decided(tmp_path):
+    later = dataclasses.replace(A, at="2026-11-26T23:00:00-05:00")
+    _, (decision,) = merged([A], [later])
+    assert "2026-11-27), not" in str(decision) and "2026-11-26): measured on a later day" in str(decision)
 
 
 def test_records_without_evidence_are_left_out(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import multiprocessing
@@ -150,6 +151,12 @@ def test_a_lock_that_is_held_too_long_is_one_line(tmp_path):
         ({"time_us": 10**400}, "record 0 has no valid 'time_us'"),
         ({"spread_us": 1e300}, "record 0 has no valid 'spread_us'"),
         ({"samples": 1.5}, "record 0 has no valid 'samples'"),
+        ({"samples": 10**30}, "record 0 has no valid 'samples'"),
+        ({"kernel": "saxpy\nNVIDIA H200: saxpy: takes"}, "record 0 has no valid 'kernel'"),
+        ({"tile": {"\x1b[31m": 1}}, "record 0 has no valid 'tile'"),
+        ({"options": {"dtype": "\x9b31m"}}, "record 0 has no valid 'options'"),
+        ({"at": "2026-11-26\x1b10:00:00+00:00"}, "record 0 has no valid 'at'"),
+        ({"others": [{"variant": "\u202ex", "tile": {}, "time_us": 1}]}, "record 0 has no valid 'others'"),
         ({"at": "yesterday"}, "record 0 has no valid 'at'"),
         ({"at": "2026-11-26T10:00:00"}, "record 0 has no valid 'at'"),
         ({"at": "0001-01-01T00:00:00+14:00"}, "record 0 has no valid 'at'"),
@@ -166,6 +173,35 @@ def test_values_of_other_types_are_refused_and_kept(change, message):
     path.write_text(text)
     for action in (lambda: store.read(path), lambda: add(5, 1)):
         with pytest.raises(UsageError, match=message):
+            action()
+    assert store.read_leniently(GPU) == ()
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA\x1b[31m H200", "...", ""])
+def test_a_name_of_a_gpu_that_cannot_be_shown_or_be_a_file_is_refused(gpu):
+    path = store.path_for(GPU)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema": store.SCHEMA, "gpu": gpu, "records": []}))
+    with pytest.raises(UsageError, match="it names no GPU"):
+        store.gpus()
+
+
+def test_a_winner_that_could_not_be_read_again_is_not_recorded():
+    add(1, 1)
+    with pytest.raises(UsageError, match="the winner is not recorded: it has no valid 'options'"):
+        store.record(GPU, dataclasses.replace(record(2), options={"text": "a\nb"}))
+    assert stored() == {1}
+
+
+def test_winners_of_another_gpu_are_not_used_under_the_name_of_the_file():
+    """A file that was copied or renamed by hand: whoever asks for the model of its name does not get those of its content."""
+    add(1, 1)
+    path = store.path_for(GPU)
+    text = path.read_text().replace(GPU, "NVIDIA A100")
+    path.write_text(text)
+    for action in (lambda: add(2, 1), lambda: store.check_recordable(GPU), lambda: store.gpus(wanted="h200")):
+        with pytest.raises(UsageError, match="has the winners of 'NVIDIA A100', whose file is nvidia-a100.json"):
             action()
     assert store.read_leniently(GPU) == ()
     assert path.read_text() == text
