@@ -601,3 +601,28 @@ void launch(torch::Tensor x) { k<float><<<1, 4>>>(x.packed_accessor32<float, 2, 
     result["data"], result["sizes"], result["strides"] = out.address, 4, 2
     ptxkit.compile(text, device=device)["k<float>"](view, result, grid=1, block=4)
     assert (out.numpy()[::2] == x.sum(1)).all()
+
+
+def test_initialisers_of_members_of_host_types_are_left_out():
+    """The layout of the class stays, and so do the initialisers that compile."""
+    source = """#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+struct Model {
+    std::string name = "m"; std::vector<int> sizes = {1, 2}; std::unique_ptr<float[]> data; std::ostream* out = &std::cout;
+    float scale = 2.f; int dims[3]{1, 2, 3};
+    __device__ float scaled() const { return scale * dims[1]; }
+    struct View { float* p; int n = 4; };
+};
+__global__ void k(const Model* m, float* y, Model::View v) { *y = m->scaled() + sizeof(Model) + Model::View{y}.n + v.n; }
+int main() { Model m; std::cout << m.name; }
+"""
+    image = compile_source(source, target="sm_90a")
+    assert image.log == "source.cu: note: left out as host code: 3 includes, 3 members, 1 function"
+    raw = np.zeros(96, np.uint8)
+    raw[72:76].view(np.float32)[0] = 3
+    raw[80:84].view(np.int32)[0] = 5
+    y = np.zeros(1, np.float32)
+    ptxkit.compile(source, device="emulator")["k"](raw, y, bytes(8) + b"\7" + bytes(7), grid=1, block=1)
+    assert y[0] == 3 * 5 + 88 + 4 + 7

@@ -85,7 +85,8 @@ class Piece:
     """A declaration: offsets in the translation unit, and what becomes of it.
 
     Attributes:
-        start, end: of the declaration. tail: where the body of a function or class begins, with its initialisers or bases; -1.
+        start, end: of the declaration. tail: where the body of a function or class begins, with its initialisers or bases, or
+            the initialiser of a data member; -1.
         insert: where a qualifier can be inserted.
         what, name: as in :class:`Dropped`.
         kind: ``"function"``, ``"class"``, ``"data"`` (a data member, on which the layout depends) or ``"other"``.
@@ -391,6 +392,8 @@ class DevicePart:
             if piece.state == "kept" and piece.tail >= 0 and self._exact(piece.tail) is not None:
                 return _set(piece, "declared")
             return self._if_unused(piece)
+        if piece.kind == "data" and piece.state == "kept" and piece.tail >= 0 and self._exact(piece.tail) is not None:
+            return _set(piece, "declared")
         if piece.kind == "data" and piece.owner is not None:
             return self.leave_out(piece.owner, message)
         if "static assertion failed" in message:
@@ -449,7 +452,8 @@ def _within_gone(piece: Piece) -> bool:
 def _replacement(piece: Piece) -> str:
     """What stands in place of what is left out: a declaration that keeps the meaning of the rest, and permits no use."""
     if piece.state == "declared":
-        return ";" if piece.kind == "class" or piece.special in ("virtual", "destructor") else " = delete;"
+        plain = piece.kind in ("class", "data") or piece.special in ("virtual", "destructor")
+        return ";" if plain else " = delete;"
     if piece.shadows:
         return f"__device__ void {piece.name}({HOST_TYPE}&) = delete;"
     if piece.special == "constructor":  # the class must not seem to have none; no expression has this type
@@ -811,9 +815,17 @@ class _Reader:
                         if words & HOST_TYPES and piece.special != "virtual":
                             piece.state = "gone"
             elif inner.type == "field_declaration" and "static" not in words:
-                piece.kind = "data"
+                piece.kind, piece.tail = "data", self._default(inner)
             self.part.pieces.append(piece)
             self._classes(node, piece)
+
+    def _default(self, inner: Node) -> int:
+        """Where the initialiser of a data member begins, with its ``=``; -1 without one."""
+        value = inner.child_by_field_name("default_value")
+        if value is None:
+            return -1
+        before = self.text.rfind("=", inner.start_byte, value.start_byte)
+        return value.start_byte if value.type == "initializer_list" and before < 0 else before
 
     def _what(self, node: Node) -> str:
         inner = _inner(node)

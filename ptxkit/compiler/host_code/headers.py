@@ -101,7 +101,7 @@ STD_NAMES = {
         "span": "span dynamic_extent",
         "initializer_list": "initializer_list",
         "iterator": "iterator_traits random_access_iterator_tag begin end distance advance",
-        "memory": "addressof pointer_traits",
+        "memory": "addressof pointer_traits construct_at destroy_at",
         "ratio": "ratio",
         "compare": "strong_ordering weak_ordering partial_ordering common_comparison_category_t compare_three_way "
         "compare_three_way_result_t three_way_comparable three_way_comparable_with is_eq is_neq is_lt is_lteq is_gt is_gteq",

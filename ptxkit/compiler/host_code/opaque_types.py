@@ -58,6 +58,7 @@ TEMPLATES = {
     "function": (1, 32),
     "shared_ptr": (1, 16),
     "weak_ptr": (1, 16),
+    "unique_ptr": (1, 8),
     "future": (1, 16),
     "promise": (1, 24),
     "basic_string": (1, 32),
