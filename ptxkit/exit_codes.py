@@ -16,7 +16,13 @@ class ExitCode(IntEnum):
         1,
         "a wrong result, or a regression: a variant became slower, counts more than expected, or could not be timed",
     )
-    USAGE = 2, "usage: unknown kernel or option, bad size, a missing input file, a mistake in a kernel description"
+    USAGE = (
+        2,
+        (
+            "usage: unknown kernel or option, bad size, a path that does not exist or is a directory, a mistake in a kernel "
+            "description"
+        ),
+    )
     UNAVAILABLE = 3, "not available here: device, target, tool, package, memory or expectations"
     NOT_COMPILED = 4, "a source does not compile, or has PTX that the emulator does not implement"
     FAULT = 5, "a kernel faulted: memory, deadlock, race, trap"

@@ -75,6 +75,5 @@ class Kept:
 
         if self.stopped is not None:
             measured = len(self.results.cases)
-            rest = "; what would have followed is missing" if measured == cases else ""
-            to_stderr(f"stopped: {measured} of {cases} cases are measured{rest}")
+            to_stderr(f"stopped: {measured} of {cases} cases are measured")
             raise self.stopped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ptxkit.cli._options import Seconds, WholeNumber
@@ -44,3 +46,9 @@ format_option = click.option(
 results_option = click.option(
     "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/4) to this file; - for stdout."
 )
+
+
+def without_times(**given: Any) -> list[str]:
+    """A line for the options that have no effect where nothing is timed."""
+    names = [f"--{name}" for name, value in given.items() if value]
+    return [f"{' and '.join(names)} {'do' if len(names) > 1 else 'does'} not apply to counts."] if names else []

@@ -16,6 +16,7 @@ from ptxkit.cli._bench_options import (
     peers_option,
     results_option,
     sizes_option,
+    without_times,
 )
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list
@@ -168,8 +169,9 @@ def ladder(
     from ptxkit.bench.report.csv_text import results_csv
     from ptxkit.bench.report.ladder import ladder_table
     from ptxkit.cli import _bench_verdict
+    from ptxkit.cli._text import to_stderr
     from ptxkit.runtime.device import device as open_device
-    from ptxkit.runtime.device import is_emulating
+    from ptxkit.runtime.device import is_emulating, is_timed
 
     if sizes is not None and (along is not None or steps is not None):
         raise UsageError(f"--sizes gives every size; leave out {'--steps' if along is None else '--along'}")
@@ -195,6 +197,9 @@ def ladder(
         counts=False,
         target=target,
     )
+    if not is_timed(device):
+        for line in without_times(iterations=iterations, peers=peer_names):
+            to_stderr(line)
     results = setup.measured(chosen, kept).results
     with stdout_set_aside():
         table, csv = ladder_table(results, facts.l2_bytes, facts.gpu), results_csv(results)
@@ -296,6 +301,8 @@ def precision(
     same = [Plan(workloads[of.value], plan.variants) for of in found]
     cases = {of.value: case_result(of.workload, of.rows, device, seed) for of in found}
     kept = Kept(None)
+    for line in [] if is_timed(device) else without_times(iterations=iterations):
+        to_stderr(line)
     if is_timed(device):
         method = Method(budget_s=time_budget, iterations=iterations)
         setup = Setup(device, method, peers=[], seed=seed, tile=tile, counts=False, target=target)

@@ -18,6 +18,7 @@ from ptxkit.cli._bench_options import (
     peers_option,
     results_option,
     sizes_option,
+    without_times,
 )
 from ptxkit.cli._bench_overhead import overhead
 from ptxkit.cli._bench_shapes import shapes
@@ -244,7 +245,7 @@ def run(
         limit_s=timeout,
         stop_after_s=stop_after,
     )
-    notes = [] if is_timed(device) else _without_times(iterations=iterations, peers=names)
+    notes = [] if is_timed(device) else without_times(iterations=iterations, peers=names)
     kept = setup.measured(chosen, kept, how)
     results = kept.results
     if json_file == "-":
@@ -401,9 +402,12 @@ def roofline(
     from ptxkit.bench.results import files
     from ptxkit.cli._text import terminal_width, to_stderr
     from ptxkit.figures import check_drawable
+    from ptxkit.workload import registry
 
     if not words:
-        raise UsageError("give a result file of bench run --json, or --arch TARGET for documented roofs without a GPU")
+        raise UsageError(NO_RESULTS)
+    if not Path(words[0]).exists() and words[0].partition(":")[0] in registry.names():
+        raise UsageError(f"{words[0]} is a kernel; {NO_RESULTS}")
     if output is not None:
         check_drawable(output, roofline.WHAT)
     loaded = files.load(words[0]).of_kernels(words[1:])
@@ -415,16 +419,13 @@ def roofline(
     return 0
 
 
+NO_RESULTS = "give a result file of bench run --json, or --arch TARGET for documented roofs without a GPU"
+
+
 def _refuse_given(wrong: bool, given: dict[str, Any], why: str, fix: str) -> None:
     for name, value in given.items():
         if wrong and value:
             raise UsageError(f"{name} {why}; {fix}")
-
-
-def _without_times(**given: Any) -> list[str]:
-    """A line for the options that have no effect where nothing is timed."""
-    names = [f"--{name}" for name, value in given.items() if value]
-    return [f"{' and '.join(names)} {'do' if len(names) > 1 else 'does'} not apply to counts."] if names else []
 
 
 command.add_command(ladder)

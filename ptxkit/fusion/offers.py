@@ -25,6 +25,7 @@ from ptxkit.workload import registry
 TANH = "with gelu by tanh, which differs from gelu by erf by at most 0.0005"
 STATED = ("dtype", "activation", "output", "scale")  # options that are stated where they have their defaults, too
 LONGEST = 1000  # characters of a formula, in which a value that is used twice is written twice
+LARGEST = 1e30  # of the constants in a formula, far enough below the largest number of f32
 INFIX = {o.word: sign for sign, o in OPERATIONS.items() if not sign.isalpha()}
 
 
@@ -198,7 +199,11 @@ class _Formula:
     def _operation(self, operation: Operation) -> str:
         kind, operands = operation.kind, [self.value(name) for name in operation.inputs]
         if "value" in operation.attributes:
-            operands.append(_number(operation.attributes["value"]))
+            value = operation.attributes["value"]
+            # results of finite numbers would be infinite, which `ptxkit new` refuses
+            if abs(value) > LARGEST or (kind == "divide" and abs(value) < 1 / LARGEST):
+                raise _Unwritable
+            operands.append(_number(value))
         if kind in INFIX and len(operands) == 2:
             return f"({operands[0]} {INFIX[kind]} {operands[1]})"
         if operation.rules.family == "row" and self.graph.shape(operation.inputs[0])[-1:] != self.shape[-1:]:

@@ -74,7 +74,7 @@ def from_json(value: Any, name: str = "graph") -> Graph:
     graph = _object(value, "the graph", GRAPH_KEYS, ("inputs", "operations"))
     title = graph.get("name", name)
     if not isinstance(title, str) or not title.strip():
-        raise UsageError(f"{name}: the name must be a text, not {short(title)}")
+        raise UsageError(f"{name}: the name of the graph must be a text, not {short(title)}")
     builder = GraphBuilder(title, graph.get("repeat", 1))
     if not isinstance(graph["inputs"], Mapping):
         raise UsageError(f"{name}: inputs must be an object of name and tensor")

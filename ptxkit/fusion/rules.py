@@ -71,12 +71,28 @@ def edges(first: Group, second: Group) -> Iterator[tuple[Operation, str, Operati
 
 def judge(first: Group, second: Group, machine: Machine) -> Judgement:
     """Whether the second group can be computed in the launch of the first one, whose results it reads."""
+    if first.products and (ahead := _before_products(second)) and any(edges(first, ahead)):
+        rest = Group.of(first.graph, [o for o in second.operations if o.name not in ahead.names])
+        return worst([judge(first, ahead, machine), judge(first | ahead, rest, machine)])
     found = [_edge(first, second, *edge, machine) for edge in edges(first, second)]
     assert found, "the second group reads nothing of the first one"
     judgement = worst(found)
     if judgement.verdict != "DO NOT FUSE" and (reason := conflict(first | second)):
         return Judgement("DO NOT FUSE", reason, "high")
     return judgement
+
+
+def _before_products(group: Group) -> Group | None:
+    """The operations of a group that its products wait for, which can be the epilogue of a product before; None without any."""
+    graph = group.graph
+    waiting = [name for product in group.products for name in product.inputs]
+    found = dict[str, Operation]()
+    while waiting:
+        writer = graph.producers.get(graph.memory(waiting.pop()))
+        if writer is not None and writer.name in group.names - found.keys() and writer not in group.products:
+            found[writer.name] = writer
+            waiting += writer.inputs
+    return Group.of(graph, found.values()) if found else None
 
 
 def judge_siblings(first: Group, second: Group) -> Judgement | None:
@@ -135,7 +151,7 @@ def _edge(
     if behind == "row" and first.products:
         return _row_after_product(first, reader, machine)
     if behind == "row":
-        return _rows(first, second, graph, reader)
+        return _rows(first, second, graph, reader, machine)
     return _to_elements(first, second, graph, memory, name, reader, machine)
 
 
@@ -170,7 +186,7 @@ def _to_elements(
             )
         return Judgement("FUSE", "an epilogue: the sums of the product are still in registers", "low")
     if first.rows or second.rows:
-        return _rows(first, second, graph, reader)
+        return _rows(first, second, graph, reader, machine)
     return Judgement("FUSE", "element by element: the intermediate result stays in a register", "low")
 
 
@@ -224,7 +240,7 @@ def _space(graph: Graph, group: Group) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
-def _rows(first: Group, second: Group, graph: Graph, reader: Operation) -> Judgement:
+def _rows(first: Group, second: Group, graph: Graph, reader: Operation, machine: Machine) -> Judgement:
     ours, theirs = _space(graph, first), _space(graph, second)
     if first.rows and second.rows and ours != theirs:
         return Judgement(
@@ -235,8 +251,14 @@ def _rows(first: Group, second: Group, graph: Graph, reader: Operation) -> Judge
     if not first.rows:
         whole = "the matrix" if reader.kind == "column_sum" else "its rows"
         return Judgement("FUSE", f"computed while {reader.name} loads {whole}", "low")
+    held = 4 * ours[1] <= machine.row_bytes
     if not second.rows:
-        return Judgement("FUSE", "the row is still on chip when its statistics are known", "low")
+        kept = "the row is still on chip when its statistics are known"
+        again = f"a row of {ours[1]} elements does not fit on chip: it is read a second time, when its statistics are known"
+        return Judgement("FUSE", kept if held else again, "low")
+    if not held:
+        reason = f"rows of {ours[1]} elements do not fit on chip: {reader.name} would compute what it reads again"
+        return Judgement("DO NOT FUSE", reason, "high")
     return Judgement("FUSE", "both need whole rows, which stay on chip", "low")
 
 

@@ -106,7 +106,7 @@ class Tensor:
             if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
                 raise UsageError(f"tensor {name!r}: the shape must consist of positive numbers, not {short(extent)}")
         if math.prod(shape) > MOST:
-            raise UsageError(f"tensor {name!r}: the shape {short(list(shape))} has more than 2^60 elements")
+            raise UsageError(f"tensor {name!r}: the shape must have at most 2^60 elements in all")
         try:
             return cls(name, tuple(shape), checked_dtype(dtype))
         except UsageError as error:

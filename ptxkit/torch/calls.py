@@ -231,5 +231,5 @@ class _Direct(torch.autograd.Function):
         saved = ctx.saved
         wanted = ctx.needs_input_grad[3:]
         with without_autocast(grads[0]):
-            found = saved.operation.gradient.compute(ctx.saved_tensors, saved.options, grads, wanted)
+            found = saved.operation.derivative(ctx.saved_tensors, saved.options, grads, wanted)
         return (None, None, None, *(g if needed else None for g, needed in zip(found, wanted, strict=True)))

@@ -602,11 +602,26 @@ class Operation:
                 )
             wanted = ctx.needs_input_grad[:count]
             with without_autocast(grads[0]):
-                found = gradient.compute(ctx.saved_tensors, ctx.options, grads[: self.visible], wanted)
+                found = self.derivative(ctx.saved_tensors, ctx.options, grads[: self.visible], wanted)
             kept = [g if needed else None for g, needed in zip(found, wanted, strict=True)]
             return (*kept, *[None] * (ctx.count - count))
 
         made.register_autograd(backward, setup_context=keep)
+
+    def derivative(self, saved: Any, options: Mapping[str, Any], grads: Any, wanted: Any) -> Sequence[Any]:
+        """The gradients of the tensors.
+
+        Raises:
+            NotImplementedError: the kernel of the derivative does not have these sizes, which that of the operation has.
+        """
+        assert self.gradient is not None
+        try:
+            return self.gradient.compute(saved, options, grads, wanted)
+        except UsageError as error:
+            instead = "detach its result, or call it under torch.no_grad()"
+            raise NotImplementedError(
+                f"ptxkit.torch.{self.title} has no derivative for these tensors ({error}); {instead}"
+            ) from error
 
     @property
     def without_gradient(self) -> str:

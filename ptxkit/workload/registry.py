@@ -60,7 +60,7 @@ def get(name: str) -> type[Workload]:
         kernel, _, variant = name.partition(":")
         if kernel in known and variant:
             raise UsageError(f"{name!r} names a variant: give the kernel, {kernel}, and the option --variant {variant}")
-        raise UsageError(f"there is no kernel {name!r}; {suggestion(name, known)}")
+        raise UsageError(f"there is no kernel {name!r}; {suggestion(name, sorted(known))}")
     return known[name]
 
 

@@ -300,6 +300,8 @@ def test_options_of_measuring_are_said_not_to_apply_to_counts(capsys):
     words = ["saxpy:scalar", "--sizes", "64", "--device", "emulator"]
     assert exit_of("bench", "run", *words, "--iterations", "5", "--peers", "torch, triton") == 0
     assert "--iterations and --peers do not apply to counts." in capsys.readouterr().out
+    assert exit_of("bench", "ladder", *words, "--iterations", "5") == 0
+    assert capsys.readouterr().err == "--iterations does not apply to counts.\n"
     assert exit_of("bench", "run", *words) == 0
     assert "not apply" not in capsys.readouterr().out
 
@@ -801,6 +803,7 @@ def test_the_help_of_every_command_starts_no_library():
         (["--gpu", "H200", "-o", "r.svg"], 2, "--output draws"),
         (["saxpy", "--json"], 2, "add --arch or --gpu"),
         ([], 2, "give a result file"),
+        (["saxpy"], 2, "saxpy is a kernel; give a result file of bench run --json, or --arch TARGET"),
         (["--gpu", "H300", "saxpy"], 2, "no documented GPU 'H300'"),
         (["--gpu", "B200", "--arch", "sm_90a", "saxpy"], 2, "its own target is sm_100a"),
         (["--arch", "sm_107a", "saxpy"], 2, "give another --arch"),

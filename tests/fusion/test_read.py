@@ -70,7 +70,7 @@ def test_json():
         (changed(operations__1__outputs=["a", "b"]), "has 1 results; 2 are named"),
         (changed(operations__2__inputs=["z"]), "reads 'z', which no earlier operation writes"),
         (changed(outputs=["q"]), "output 'q' is no tensor"),
-        (changed(name=" "), "the name must be a text"),
+        (changed(name=" "), "the name of the graph must be a text"),
         (changed(operations__1={"kind": "dropout", "inputs": ["up"], "attributes": {"p": 2}}), "must be a number from 0 to 1"),
         (changed(operations__1={"kind": "quantize", "inputs": ["up"], "attributes": {"scale": 0}}), "must be a number above 0"),
     ],

@@ -229,3 +229,32 @@ def test_repeated_elements_are_not_computed_again():
         (pair,) = analyse(g.graph(), H200).pairs
         assert pair.verdict == verdict
         assert analyse(g.graph(), H200).before.bytes == 4 * (2 * 256 * 256 + 3 * 256)
+
+
+def test_an_epilogue_that_is_the_operand_of_the_next_product():
+    """Whatever is merged first: the activation of a product may be computed where either product is."""
+    g = GraphBuilder()
+    h = g.linear(g.input("x", (32, 64), "bf16"), g.input("w", (96, 64), "bf16"))
+    g.linear(g.multiply(h, g.silu(h)), g.input("v", (64, 96), "bf16"), name="last")
+    report = analyse(g.graph(), H200)
+    assert report.after.launches == 1 and report.after.bytes == 2 * (2 * 32 * 64 + 2 * 96 * 64)
+
+
+def test_rows_that_do_not_fit_on_chip():
+    for columns, reason in ((4096, "is still on chip"), (1000003, "is read a second time")):
+        g = GraphBuilder()
+        g.gelu(g.layernorm(g.input("x", (64, columns), "f32")))
+        (pair,) = analyse(g.graph(), H200).pairs
+        assert pair.verdict == "FUSE" and reason in pair.reason
+    g = GraphBuilder()
+    g.softmax(g.layernorm(g.input("x", (64, 1000003), "f32")), name="last")
+    (pair,) = analyse(g.graph(), H200).pairs
+    assert pair.verdict == "DO NOT FUSE" and "do not fit on chip" in pair.reason
+
+
+@pytest.mark.parametrize(("kind", "value"), [("divide", 0), ("divide", 1e-31), ("multiply", 1e39), ("add", -1e31)])
+def test_no_formula_has_infinite_results(kind, value):
+    g = GraphBuilder()
+    g.exp(g.operation(kind, g.input("x", (64, 64), "f32"), value=value))
+    (candidate,) = analyse(g.graph(), H200).groups
+    assert candidate.offer is None

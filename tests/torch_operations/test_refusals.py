@@ -126,6 +126,14 @@ def test_an_operation_without_derivative_says_so():
         pt.attention_scores(q, q).sum().backward()
 
 
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_an_operation_without_derivative_for_these_sizes_says_so(dispatched):
+    q = torch.randn(5, 1, 256, dtype=torch.bfloat16, requires_grad=True)
+    result = torch.ops.ptxkit.attention(q, q, q, False, True)[0] if dispatched else pt.attention(q, q, q)
+    with pytest.raises(NotImplementedError, match=r"attention has no derivative for these.*64, 128\); detach its result"):
+        result.sum().backward()
+
+
 def test_an_operation_called_for_inference_has_no_derivative():
     x = X.clone().requires_grad_()
     y, *_ = torch.ops.ptxkit.layernorm(x, V, V, "none", 1e-5, False)
