@@ -48,6 +48,9 @@ def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
             lines.append(f"  line {launch.line} launches {launch.shown}")
         lines.append(f"  {entry.unsuitable or file.command(entry)}")
         blocks.append("\n".join(lines))
+    if file.templates:
+        lines = [f"  {template.text}" for template in file.templates]
+        blocks.append("\n".join(["Templates without an instance:", *lines]))
     if file.has_main:
         blocks.append(f"main of {file.path.name} does not run: a command launches one kernel with the arguments of --arg.")
     beside = file.path.with_suffix(".py")
@@ -82,6 +85,9 @@ def entries_json(file: CompiledFile, entries: Iterable[Entry]) -> dict[str, Any]
                 "command": None if entry.unsuitable else file.command(entry),
             }
             for entry in entries
+        ],
+        "templates": [
+            {"name": t.name, "parameters": t.parameters, "instantiate": t.instance} for t in file.templates
         ],
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ptxkit.compiler.host_code.device_part import HostLaunch
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.compiler.templates import templates
+from ptxkit.compiler.templates import launched_instance, templates
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.isa.comments import without_comments
 from ptxkit.isa.mangled import base_name
@@ -106,6 +106,25 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Template:
+    """A kernel template without an instance.
+
+    Attributes:
+        name, parameters: as the source declares it: ``"scale"`` and ``"typename T, int N"``.
+        instance: an instance as the host code launches it, or ``"scale<...>"``.
+    """
+
+    name: str
+    parameters: str
+    instance: str
+
+    @property
+    def text(self) -> str:
+        """The template, and the option that makes an instance."""
+        return f"{self.name}<{self.parameters}>: --instantiate {shlex.quote(self.instance)}"
+
+
+@dataclass(frozen=True)
 class CompiledFile:
     """A source file, compiled.
 
@@ -152,6 +171,19 @@ class CompiledFile:
             handles = tuple(p.name or f"#{p.index}" for p in parameters if _HANDLE.search(declarations[p.index]))
             found.append(Entry(names[name], name, functions[name], parameters, declarations, handles))
         return tuple(found)
+
+    @cached_property
+    def templates(self) -> tuple[Template, ...]:
+        """The kernel templates of the source that have no instance."""
+        if self.prefix or self.path.suffix != ".cu":
+            return ()
+        text = self.path.read_text(encoding="utf-8", errors="replace")
+        known = {base_name(mangled).partition("<")[0] for mangled in self.image.functions}
+        return tuple(
+            Template(name, parameters, launched_instance(text, name))
+            for name, parameters in dict(templates(text)).items()
+            if name not in known
+        )
 
     def entry(self, name: str) -> Entry:
         """The kernel called ``name``; the only one, or the only one that was instantiated, for ``""``.

@@ -92,8 +92,10 @@ def test_kernels_are_listed_and_the_suggested_line_runs(run):
 def test_a_listing_names_parameters_types_and_overloads(run):
     _, out, _ = run("odd.cu")
     assert "odd.cu:over(float*)" in out and "float* a" in out and "int* a" in out and "odd.cu:silent" in out
+    assert "Templates without an instance:\n  scale<typename T, int N>: --instantiate 'scale<...>'" in out
+    assert "Templates" not in run("odd.cu --instantiate 'scale<float, 4>'")[1]
     value = json.loads(run("saxpy.cu --json")[1])
-    assert value["schema"] == "ptxkit.entries/1"
+    assert value["schema"] == "ptxkit.entries/1" and value["templates"] == []
     (entry,) = value["entries"]
     assert [p["declaration"] for p in entry["parameters"]] == ["float a", "const float* x", "float* y", "int n"]
     assert [p["example"] for p in entry["parameters"]] == [

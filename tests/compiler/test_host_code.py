@@ -238,18 +238,33 @@ template <typename T, template <typename> class Op> __global__ void fold(T* x) {
 template <auto F> __global__ void apply(int* x) { x[0] = F(x[0]); }
 template <int N> __global__ void fill(int* x) { x[0] = N; }
 template <typename T> void forward(T* x) { fold<T, Max><<<1, 1>>>(x); }
+#define TILE 16
+enum Plain { P0, P1 };
+namespace n {
+enum class Mode { slow, fast };
+constexpr int WIDTH = 8;
+template <Mode M, int N> __global__ void run(int* x) { x[0] = int(M) + N; }
+void launch() { run<Mode::fast, 2 * WIDTH><<<1, 1>>>(nullptr); run<Mode::slow, sizeof(int)><<<1, 1>>>(nullptr); }
+}
 """
+OF_THE_NAMESPACE = {"n::run<n::Mode::fast, 2 * n::WIDTH>", "n::run<n::Mode::slow, sizeof(int)>"}
 
 
 @pytest.mark.parametrize(
     ("launch", "instances"),
     [
         ("fold<float, Max><<<1, 1>>>(nullptr); apply<next><<<1, 1>>>(nullptr);", {"fold<float, Max>", "apply<next>"}),
-        ("(fill<3>)<<<1, 1>>>(nullptr); (fill<(4)>)<<<1, 1>>>(nullptr);", {"fill<3>"}),
+        ("(fill<3>)<<<1, 1>>>(nullptr); (fill<(4)>)<<<1, 1>>>(nullptr);", {"fill<3>", "fill<(4)>"}),
         ("const int next = 3; fill<next><<<1, 1>>>(nullptr); fill<5><<<1, 1>>>(nullptr);", {"fill<5>"}),  # hides the function
         ("forward<float>(nullptr);", set()),
+        ("fill<P1><<<1, 1>>>(nullptr); fill<TILE / 2><<<1, 1>>>(nullptr);", {"fill<P1>", "fill<16 / 2>"}),
+        ("fill<n::WIDTH><<<1, 1>>>(nullptr); fill<-n::WIDTH><<<1, 1>>>(nullptr);", {"fill<n::WIDTH>", "fill<-n::WIDTH>"}),
+        ("fold<Max<int>, Max><<<1, 1>>>(nullptr); fill<5><<<1, 1>>>(nullptr);", {"fill<5>"}),  # it does not compile
+        ("const int local = 3; fill<2 * local><<<1, 1>>>(nullptr); fill<n::none><<<1, 1>>>(nullptr);", set()),
     ],
 )
 def test_templates_are_instantiated_as_host_code_launches_them(launch, instances):
     image = compile_source(f"{LAUNCHED}int main() {{ {launch} }}\n", target="sm_90a")
-    assert set(image.names) == instances
+    assert set(image.names) - OF_THE_NAMESPACE == instances
+    if "Max<int>" not in launch and "const int" not in launch:
+        assert set(image.names) >= OF_THE_NAMESPACE

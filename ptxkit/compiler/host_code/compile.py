@@ -236,8 +236,8 @@ def _without_annotations(text: str) -> str:
 def compile_device_part(request: Request, found: Extraction, build: Callable[[Request], Image]) -> Image:
     """Compile the device part of a source, leaving out more until it compiles or only device code is wrong.
 
-    Without name expressions in the request, the templates that the host code launches with numbers, built-in types and names
-    of namespace scope as arguments are instantiated.
+    Without name expressions in the request, the templates that the host code launches with numbers, types, names of namespace
+    scope and expressions of these as arguments are instantiated, except for instances that do not exist outside of it.
 
     Args:
         found: of :func:`extracted`. What the compiler shows to be host code is left out of it, too.
@@ -269,11 +269,23 @@ def compile_device_part(request: Request, found: Extraction, build: Callable[[Re
             if may_choose and standards.may_help(log) and (option := standards.newer(tried)):
                 tried.add(option)
                 continue
+            existing = _existing(names, error, found.part)
+            if not request.names and existing != names:
+                names = existing
+                continue
             if not choices:
                 raise _explained(_relevant(first, error), found) from None
             names = choices.pop(0)  # an instance that the host code names may be what does not compile
     assert first is not None
     raise _explained(first, found)
+
+
+def _existing(names: tuple[str, ...], error: CompileError, part: DevicePart) -> tuple[str, ...]:
+    """The names without those that name no instance; one that is launched within a namespace gets that in front first."""
+    log = f"{error}\n{error.log}"
+    outside = part.qualified_instances()
+    kept = [n if f"cannot instantiate {n!r}" not in log else outside.get(n, "") for n in names]
+    return tuple(dict.fromkeys(filter(None, kept)))
 
 
 def _leave_out(part: DevicePart, holders: dict[str, list[int]], error: CompileError) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ptxkit.compiler.host_code.instances import may_name, names_of_scope, qualified, type_parameters
 from ptxkit.compiler.host_code.preprocessor import DEVICE_WORDS, Finder, Inclusion, Segment, Unit, preprocess
 from ptxkit.errors import UnavailableError
 
@@ -130,6 +131,7 @@ class HostLaunch:
         grid, block, shared: the expressions of its configuration; "" where left out.
         line: from 1.
         arguments: the expressions that are passed.
+        scope: the namespace in which it stands: ``"a::b"``.
     """
 
     kernel: str
@@ -138,6 +140,7 @@ class HostLaunch:
     shared: str
     line: int
     arguments: tuple[str, ...] = ()
+    scope: str = ""
 
     @property
     def concrete(self) -> bool:
@@ -353,15 +356,27 @@ class DevicePart:
         return None
 
     def instances(self) -> list[tuple[str, ...]]:
-        """The instances that host code launches: those with names of the translation unit, too; then without these.
+        """The instances that host code launches: those with expressions, and with names of the translation unit or of
+        headers; then those with single names of the translation unit; then without these.
 
         A name of namespace scope may mean something else where the launch stands.
         """
-        known = {piece.name for piece in self.pieces if piece.owner is None and piece.name}
+        known = self._names_of_scope()
+        parameters = type_parameters(self.unit.text)
         found = [
-            tuple(dict.fromkeys(one.kernel for one in self.launches if one.names_instance(names))) for names in (known, ())
+            [one.kernel for one in self.launches if may_name(one.kernel, known, parameters)],
+            *([one.kernel for one in self.launches if one.names_instance(names)] for names in (known, ())),
         ]
-        return list(dict.fromkeys(names for names in found if names))
+        return list(dict.fromkeys(tuple(dict.fromkeys(names)) for names in found if names))
+
+    def qualified_instances(self) -> dict[str, str]:
+        """The kernels that are launched within a namespace -> how they are named outside of it."""
+        known = self._names_of_scope()
+        return {one.kernel: qualified(one.kernel, one.scope, known) for one in self.launches if one.scope}
+
+    def _names_of_scope(self) -> frozenset[str]:
+        own = {piece.name for piece in self.pieces if piece.owner is None and piece.name}
+        return frozenset(own) | names_of_scope(self.unit.text)
 
     def make_constants(self) -> bool:
         """Let device code use constants in floating point, whose values nvcc knows. Returns whether there are such."""
@@ -917,7 +932,18 @@ class _Reader:
         given = node.child_by_field_name("arguments")
         passed = [c for c in given.named_children if c.type != "comment"] if given is not None else []
         arguments = tuple(" ".join(self._of(c.start_byte, c.end_byte).split()) for c in passed)
-        return HostLaunch(kernel, grid, block, shared, inclusion.line(start), arguments)
+        return HostLaunch(kernel, grid, block, shared, inclusion.line(start), arguments, self._scope(node))
+
+    def _scope(self, node: Node) -> str:
+        """The namespaces around a node: ``"a::b"``."""
+        names: list[str] = []
+        around = node.parent
+        while around is not None:
+            named = around.child_by_field_name("name") if around.type == "namespace_definition" else None
+            if named is not None:
+                names.append(self._of(named.start_byte, named.end_byte).strip())
+            around = around.parent
+        return "::".join(reversed(names))
 
 
 def _further(node: Node) -> Node | None:
