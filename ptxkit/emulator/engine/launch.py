@@ -92,12 +92,12 @@ class EmulatedLaunch:
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Lanes] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
-        self.wave_sizes: list[int] = []  # number of CTAs of each wave
+        self.per_wave = self.ctas  # number of CTAs of each wave but the last one
         self.stopped = ""  # the reason why all waves must end with a StoppedError: an interrupt, or a time limit
         self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
         self.tallies: list[Tally] = []
         self.cancels = any(i.name == "clusterlaunchcontrol" for _, i in code.instructions)
-        self.pending = Pending([], self.cluster_size, refuses=False)
+        self.pending = Pending(self.order, 0, 1, self.cluster_size, refuses=False)
         self._instructions = 0
         self._limit_lock = threading.Lock()
 
@@ -145,17 +145,26 @@ class EmulatedLaunch:
         """The grid and block of the launch, for messages."""
         return f"{self.ctas} CTA{'s' * (self.ctas != 1)} of {self.threads} threads"
 
-    def order(self) -> Index:
-        """Linear CTA indices in the order in which CTAs become resident; the CTAs of a cluster are consecutive, by rank."""
-        if self.cluster_size == 1:
-            return np.arange(self.ctas, dtype=np.int64)
-        gx, gy, gz = self.grid
-        cx, cy, cz = self.cluster
-        index = np.arange(self.ctas, dtype=np.int64).reshape(gz // cz, cz, gy // cy, cy, gx // cx, cx)
-        return np.ascontiguousarray(index.transpose(0, 2, 4, 1, 3, 5)).reshape(-1)
+    def order(self, first: int, end: int) -> Index:
+        """Linear CTA indices in the order in which CTAs become resident, from position ``first`` up to ``end``, excluded.
 
-    def waves(self, workers: int) -> list[Index]:
-        """The CTAs of the grid, divided into waves."""
+        The CTAs of a cluster are consecutive, by rank.
+        """
+        position = np.arange(first, end, dtype=np.int64)
+        if self.cluster_size == 1:
+            return position
+        gx, gy, _ = self.grid
+        cx, cy, _ = self.cluster
+        cluster, rank = np.divmod(position, self.cluster_size)
+        row, x = np.divmod(cluster, gx // cx)
+        z, y = np.divmod(row, gy // cy)
+        x = x * cx + rank % cx
+        y = y * cy + rank // cx % cy
+        z = z * self.cluster[2] + rank // (cx * cy)
+        return np.asarray(x + gx * (y + gy * z))
+
+    def wave_size(self, workers: int) -> int:
+        """The number of CTAs of a wave."""
         padded = -(-self.threads // 32) * 32
         total = self.ctas * padded
         if self.cooperative or total <= MIN_LANES_PER_WAVE:
@@ -173,8 +182,7 @@ class EmulatedLaunch:
         if self.cancels and not self.cooperative:
             # CTAs beyond one for each SM remain pending, so that clusterlaunchcontrol can cancel them
             per_wave = min(per_wave, max(self.sms // self.cluster_size, 1) * self.cluster_size)
-        order = self.order()
-        return [order[i : i + per_wave] for i in range(0, self.ctas, per_wave)]
+        return per_wave
 
     def run(self) -> list[Tally]:
         """Execute every wave.
@@ -185,10 +193,10 @@ class EmulatedLaunch:
         # one worker if clusters can be cancelled, or completion is random, so that every run is the same
         alone = self.observer is not None or self.cancels or self.settings.completion == "random"
         workers = 1 if alone else min(self.machine.workers, 8)
-        waves = self.waves(workers)
-        count = len(waves)
-        self.wave_sizes = [len(ctas) for ctas in waves]
-        self.pending = Pending(waves, self.cluster_size, self.settings.completion != "eager")
+        self.per_wave = self.wave_size(workers)
+        count = -(-self.ctas // self.per_wave)
+        refuses = self.settings.completion != "eager"
+        self.pending = Pending(self.order, self.ctas, self.per_wave, self.cluster_size, refuses)
         tallies = self.tallies
         lock = threading.Lock()
         failures: dict[int, BaseException] = {}
@@ -283,4 +291,4 @@ class EmulatedLaunch:
 
     def ctas_after(self, number: int) -> int:
         """Number of CTAs in the waves after this one."""
-        return sum(self.wave_sizes[number + 1 :])
+        return max(0, self.ctas - (number + 1) * self.per_wave)

@@ -41,7 +41,7 @@ class Timeline:
                 )
                 self._serials[launch.serial] = record
                 self.launches.append(record)
-            first = {int(launch.order()[0])} if self.ctas is None else self.ctas
+            first = {int(launch.order(0, 1)[0])} if self.ctas is None else self.ctas
             chosen = [k for k, cta in enumerate(wave.ctas.tolist()) if cta in first]
             if not chosen:
                 return None
