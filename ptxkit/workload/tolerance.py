@@ -48,6 +48,12 @@ FP8_BITS, FP8_STEP = 2.0**-13, 32
 FP8_TRUNCATED = 1 / 2
 """Further roundings per step of 32 products: each step truncates, which loses half a unit on average, always towards zero while
 the partial sum keeps its sign."""
+FP8_SPREADS = 6.0
+"""Factor of the root of the number of steps for sums larger than the typical one, in roundings of the sum: a step also
+truncates each of its products to the unit of the partial sum, so that 5.7 standard deviations grow with the sum by up to this
+factor."""
+FP8_COHERENT = 6.0
+"""Further roundings per step where all products have the sign of the sum: a step loses half a unit for each of them."""
 TF32 = 2.0**-8
 """Relative error of a sum of products of float32 inputs, which tensor cores truncate to 11 significant bits: an error
 of 2^-10 for each product, times the 5.7 standard deviations that the tolerance allows."""
@@ -105,14 +111,28 @@ class Sums:
         """The relative error of sums many times as large as the typical one.
 
         The partial sums of such a sum have its sign and grow evenly to it, so that every truncation makes it smaller: by a
-        half unit of a partial sum, which is half as large as the sum on average. A truncated tf32 factor makes every product
-        smaller.
+        half unit of a partial sum, which is half as large as the sum on average. Truncated products of 8-bit types are in the
+        unit of the partial sum. A truncated tf32 factor makes every product smaller.
         """
         if self.length < 2:
             return 0.0
         if "8_e" in self.narrow:
-            return FP8_BITS * FP8_TRUNCATED * max(1.0, self.length / FP8_STEP) / 2
+            steps = max(1.0, self.length / FP8_STEP)
+            return FP8_BITS * (FP8_TRUNCATED * steps / 2 + FP8_SPREADS * sqrt(steps))
         return TF32_TRUNCATED if self.unit == "tf32" else 0.0
+
+    def coherent(self, expected: npt.NDArray[Any]) -> float:
+        """The relative error, beyond :attr:`relative`, of sums of 8-bit products of one sign.
+
+        Where the outputs have one sign, so have their products, at most; ``|mean| / mean magnitude`` of the outputs is the
+        share of the products that is not cancelled by others.
+        """
+        if self.length < 2 or "8_e" not in self.narrow:
+            return 0.0
+        sample = _sample(expected)
+        magnitude = float(np.abs(sample).mean()) if sample.size else 0.0
+        share = abs(float(sample.mean())) / magnitude if magnitude else 0.0
+        return FP8_BITS * FP8_COHERENT * max(1.0, self.length / FP8_STEP) * share
 
     def __str__(self) -> str:
         return f"sums of {self.length:,} terms" if self.length > 1 else "no sums"
@@ -151,7 +171,7 @@ class Rule:
             return given, self.origin or "as given"
         base = BASES.get(dtype.name)
         if base is not None and self.sums is not None:
-            base = replace(base, relative=base.relative + self.sums.relative)
+            base = replace(base, relative=base.relative + self.sums.relative + self.sums.coherent(expected))
         if base is None:
             return Tolerance(), f"{dtype.name} must agree exactly"
         origin = f"the default for {dtype.name}" + (f" and {self.sums}" if self.sums else "")
@@ -174,10 +194,17 @@ def median_magnitude(expected: npt.NDArray[Any]) -> float:
 
 def _magnitudes(expected: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The magnitudes of finite non-zero numbers among up to 2^20 evenly spaced elements."""
+    magnitudes: npt.NDArray[np.float64] = np.abs(_sample(expected))
+    return magnitudes
+
+
+def _sample(expected: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The finite non-zero numbers among up to 2^20 evenly spaced elements."""
     flat = expected.reshape(-1)
     with np.errstate(all="ignore"):
-        sample = np.abs(flat[:: max(1, flat.size // SAMPLES)].astype(np.float64))
-    return sample[np.isfinite(sample) & (sample > 0)]
+        sample: npt.NDArray[np.float64] = flat[:: max(1, flat.size // SAMPLES)].astype(np.float64)
+    kept: npt.NDArray[np.float64] = sample[np.isfinite(sample) & (sample != 0)]
+    return kept
 
 
 def large_magnitude(expected: npt.NDArray[Any]) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ptxkit import Tolerance, Work
+from ptxkit.emulator.tensor_core.accumulation import accumulation
 from ptxkit.workload.mismatch import places
 from ptxkit.workload.tolerance import Rule, Sums, Typical
 from ptxkit.workload.verify import allowed_errors, compare
@@ -271,3 +272,21 @@ def test_fp8_truncation_is_permitted_for_large_elements():
     assert 6 - partial[0, 0] > 0.018
     assert compare("c", partial.astype(f32), exact, rule).verified
     assert not compare("c", (exact * 1.02).astype(f32), exact, rule).verified
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("k", [256, 4096])
+def test_sums_of_fp8_products_as_tensor_cores_truncate_them_are_verified(k, positive):
+    """Each product is truncated to the unit of the partial sum: with products of one sign, a sum of 4096 loses 6%."""
+    rng = np.random.default_rng(k)
+    fp8 = ml_dtypes.float8_e4m3fn
+    a, b = (rng.uniform(0 if positive else -1, 1, shape).astype(fp8).astype(f32) for shape in ((64, k), (k, 64)))
+    found = np.zeros((1, 64, 64), f32)
+    sums = accumulation("wgmma", "e4m3", 90)
+    for start in range(0, k, 32):
+        found = sums.dot(a[None, :, start : start + 32], b[None, start : start + 32], found, "e4m3", "e4m3")
+    exact, verdict_of = product(a, b), rule(k, fp8)
+    verdict = compare("c", found[0], exact, verdict_of)
+    assert verdict.verified, verdict.explanation
+    assert not compare("c", exact * 1.15, exact, verdict_of).verified
+    assert positive or not compare("c", exact * 1.03, exact, verdict_of).verified
