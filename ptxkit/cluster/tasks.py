@@ -208,5 +208,6 @@ def _using(order: Order) -> AbstractContextManager[LocalExecutor]:
             workers=int(dask.config.get("ptxkit.worker.slots", 1)),
             slow=order.slow,
             processors=dask.config.get("ptxkit.worker.processors", ()),
+            repeats=False,  # the client decides what is executed again
         ),
     )

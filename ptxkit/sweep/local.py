@@ -8,17 +8,17 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import active_children, get_context
 from typing import Any
 
 from ptxkit.sweep.compiling import Compiled, compile_tile
 from ptxkit.sweep.disassembled import sass_mix
-from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.measuring import MeasuringProcess
 from ptxkit.sweep.modelled import model_tile
 from ptxkit.sweep.orphans import end_with
+from ptxkit.sweep.pool import Pool
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.ahead import processes
 from ptxkit.workload.launch import Tile
@@ -36,6 +36,8 @@ class LocalExecutor:
         workers: compiling processes; fewer are started for programs that need gigabytes to compile.
         slow: whether the programs are such, see :func:`ptxkit.workload.ahead.is_slow`.
         processors: that compiling processes may use; all where there are none.
+        repeats: execute once more what a compiling process that died may have executed, see :class:`~ptxkit.sweep.pool.Pool`;
+            else all futures raise ``BrokenProcessPool`` then.
     """
 
     def __init__(
@@ -48,19 +50,21 @@ class LocalExecutor:
         workers: int,
         slow: bool,
         processors: Collection[int] = (),
+        repeats: bool = True,
     ) -> None:
         self.problem, self.seed, self.timeout_s, self.timed = problem, seed, timeout_s, timed
         self._others = set(active_children())
         self._best = math.inf
         self.process = MeasuringProcess(problem, seed, timeout_s)
         self._slots = processes(workers) if slow else workers
-        self._pool = ProcessPoolExecutor(
-            self._slots,
+        made = partial(
+            ProcessPoolExecutor,
             mp_context=get_context("spawn"),
             initializer=_without_gpu,
             initargs=(os.getpid(), NICENESS if timed else 0, processors),
             max_tasks_per_child=1 if slow else None,  # a process does not return the gigabytes of a large compilation
         )
+        self._pool = Pool(made, self._slots, repeats=repeats)
         self._measurer = ThreadPoolExecutor(1)  # a thread that waits for the measuring process
 
     @property
@@ -83,17 +87,17 @@ class LocalExecutor:
 
     def compile(self, tile: Mapping[str, Any]) -> Future[Compiled]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
-        return self._submit(compile_tile, self.problem, dict(tile))
+        return self._pool.submit(compile_tile, self.problem, dict(tile))
 
     def measure(self, tile: Tile, compiled: Compiled, best: Callable[[], float]) -> Future[Entry]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
         if self.timed:
             return self._measurer.submit(self._measured, tile, compiled, best)
-        return self._submit(model_tile, self.problem, dict(tile), compiled, self.seed, self.timeout_s)
+        return self._pool.submit(model_tile, self.problem, dict(tile), compiled, self.seed, self.timeout_s)
 
     def mix(self, tile: Mapping[str, Any]) -> Future[str]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
-        return self._submit(sass_mix, self.problem, dict(tile))
+        return self._pool.submit(sass_mix, self.problem, dict(tile))
 
     def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]]:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
@@ -104,11 +108,12 @@ class LocalExecutor:
         return []
 
     def report(self) -> str:
-        """See :class:`~ptxkit.sweep.executor.Executor`."""
-        return ""
+        """See :class:`~ptxkit.sweep.executor.Executor`: how often compiling processes died."""
+        return f"compiling processes died: {self._pool.deaths}" if self._pool.deaths else ""
 
     def abort(self) -> None:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
+        self._pool.stop()
         for child in set(active_children()) - self._others:
             child.kill()
 
@@ -116,16 +121,7 @@ class LocalExecutor:
         """See :class:`~ptxkit.sweep.executor.Executor`."""
         self._measurer.shutdown(wait=False, cancel_futures=True)
         self.process.end()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        with interrupts_blocked():  # a submission may start a process
-            try:
-                return self._pool.submit(function, *arguments)
-            except BrokenProcessPool as error:  # one died while none of its futures was waited for
-                broken: Future[Any] = Future()
-                broken.set_exception(error)
-                return broken
+        self._pool.end()
 
     def _started(self) -> float:
         self.process.start()

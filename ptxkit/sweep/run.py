@@ -7,12 +7,11 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ptxkit.errors import FaultError, PtxkitError, UnavailableError
+from ptxkit.errors import FaultError, PtxkitError
 from ptxkit.sweep.agreement import Agreement, GpuTimes, is_wrong
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.executor import Executor
@@ -131,8 +130,6 @@ class Sweep:
                     self.spent["start"] = starting.result() - begin
                 self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
             self._gather(mixing, say)
-        except BrokenProcessPool:
-            raise UnavailableError("a compiling process died; is there enough memory? --jobs takes fewer") from None
         except BaseException:
             self._executor.abort()
             with suppress(PtxkitError):  # the journal may be what failed
@@ -155,7 +152,7 @@ class Sweep:
     def _gather(self, mixing: dict[Future[str], str], say: Callable[[str], None]) -> None:
         """Wait for all disassemblies, after starting those of tiles that moved into the shown rows because a leader
         failed."""
-        with suppress(BrokenProcessPool, FaultError):  # the times are known even without disassemblies
+        with suppress(FaultError):  # the times are known even without disassemblies
             mixing |= self._disassemble(mixing.values())
             for number, future in enumerate(as_completed(mixing), 1):
                 say(f"disassembled {number} of {len(mixing)}")
