@@ -139,7 +139,7 @@ def _same(call: Call, values: Values) -> Any:
 
 def _copy(call: Call, values: Values) -> Any:
     x = call.tensors[0]
-    return x if call.view else values.add(call, "copy", x)
+    return x if call.view or (call.word == "contiguous" and values.attended(x)) else values.add(call, "copy", x)
 
 
 def _copy_into(call: Call, values: Values) -> Any:
@@ -167,7 +167,6 @@ def _reshape(call: Call, values: Values) -> Any:
     same = list(values.shape(x)) == call.shape
     if math.prod(values.shape(x)) != math.prod(call.shape) or values.dtype(x) != call.dtype:
         raise Unknown
-    # kernels of attention write the tokens before the heads, which is the order that torch copies to
     if not call.view and not values.attended(x):
         if same:
             return values.add(call, "copy", x)

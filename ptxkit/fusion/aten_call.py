@@ -32,7 +32,7 @@ class Values(Protocol):
         """A new tensor of one element."""
 
     def attended(self, tensor: str) -> bool:
-        """Whether it is a result of attention, or one with other axes."""
+        """Whether it is a result of attention with the tokens before the heads, which is how the kernels write it."""
 
 
 class Call:

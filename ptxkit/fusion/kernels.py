@@ -38,6 +38,14 @@ class Kernel:
 
 def uses(group: Group) -> Iterator[Use]:
     """The bundled kernels that compute a group, by their formulas; whether their sizes are permitted is not checked."""
+    yield from _formulas(group)
+    if (attended := _before_copy(group)) is not None:
+        yield from (use for use in _formulas(attended) if use.kernel == "attention")
+    if (together := product_kernels.side_by_side(group)) is not None:
+        yield together
+
+
+def _formulas(group: Group) -> Iterator[Use]:
     kinds = sorted(operation.kind for operation in group.operations)
     for kernel in KERNELS:
         if kernel.kinds != kinds:
@@ -46,8 +54,19 @@ def uses(group: Group) -> Iterator[Use]:
             use = kernel.use(match)
             if use is not None and _fits(group.graph, match, use):
                 yield use
-    if (together := product_kernels.side_by_side(group)) is not None:
-        yield together
+
+
+def _before_copy(group: Group) -> Group | None:
+    """A group without the copy of its result to the order with the tokens before the heads, in which the kernels of attention
+    write it; None where the group does not end so."""
+    graph, copy = group.graph, group.operations[-1]
+    if copy.kind != "copy" or list(group.writes()) != [copy.outputs[0]] or len(graph.shape(copy.inputs[0])) < 3:
+        return None
+    memory = graph.memory(copy.inputs[0])
+    whole = View.whole(memory, graph.shape(memory))
+    rank = len(whole.axes)
+    turned = whole.permuted([*range(rank - 3), rank - 2, rank - 3, rank - 1]) if rank >= 3 else None
+    return Group.of(graph, group.operations[:-1]) if graph.layouts[copy.inputs[0]] == turned else None
 
 
 def groups(graph: Graph) -> Iterator[Group]:

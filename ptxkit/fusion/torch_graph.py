@@ -176,7 +176,8 @@ class _Capture:
             names = found if isinstance(found, tuple) else (found,)
             launched = any(o.rules.family != "view" for o in self.builder.operations[before:])
             same = [(list(self.shape(name)), self.dtype(name)) for name in names] == call.results
-            if same and (launched or call.view or call.written or call.word in FREE):
+            free = call.word in FREE or any(self.attended(name) for name in call.tensors)
+            if same and (launched or call.view or call.written or free):
                 if not (launched and call.view):
                     return found
             elif same and len(names) == 1:
@@ -225,8 +226,12 @@ class _Capture:
         return self.builder.input(f"{call.name}_value", [1], call.dtype)
 
     def attended(self, tensor: str) -> bool:
-        writer = self.memory.writer(self.memory.owner(tensor))
-        return writer is not None and writer.kind == "attention"
+        turned, rank = self.memory.writer(tensor), len(self.shape(tensor))
+        if turned is None or turned.kind != "permute" or rank < 3:
+            return False
+        source = self.memory.writer(turned.inputs[0])
+        axes = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
+        return source is not None and source.kind == "attention" and list(turned.attributes["axes"]) == axes
 
 
 def _storage(value: Any) -> Any:

@@ -165,3 +165,20 @@ def test_types_of_results_are_those_of_torch(tmp_path, expression, kind):
     assert graph.launches[-1].kind == kind
     wanted = module(*inputs)
     assert wanted.numel() * wanted.element_size() in {graph.tensors[name].bytes for name in graph.outputs}
+
+
+@pytest.mark.parametrize(
+    ("turned", "copied"),
+    [
+        ("transpose(1, 2).reshape(6, 24)", False),
+        ("transpose(1, 2).contiguous()", False),
+        ("transpose(2, 3).contiguous()", True),
+        ("transpose(1, 3).reshape(6, 24)", True),
+        ("transpose(1, 2)[:, ::2].contiguous()", True),
+        ("transpose(1, 2).clone()", True),
+    ],
+)
+def test_attention_writes_the_tokens_before_the_heads(tmp_path, turned, copied):
+    """In this order, and in no other one, its result needs no copy."""
+    graph, _, _ = captured(tmp_path, f"q = x[None]\nreturn F.scaled_dot_product_attention(q, q, q).{turned}")
+    assert [o.kind for o in graph.launches] == ["attention", *(["copy"] if copied else [])]

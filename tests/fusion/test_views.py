@@ -12,6 +12,7 @@ from ptxkit.fusion.cost import Group
 from ptxkit.fusion.graph import GraphBuilder
 from ptxkit.fusion.groups import attention_patterns
 from ptxkit.fusion.machine import machine_for
+from ptxkit.fusion.offers import offer
 from ptxkit.fusion.placement import conflict
 from ptxkit.fusion.score import WEIGHTS, parse_thresholds
 
@@ -258,3 +259,14 @@ def test_no_formula_has_infinite_results(kind, value):
     g.exp(g.operation(kind, g.input("x", (64, 64), "f32"), value=value))
     (candidate,) = analyse(g.graph(), H200).groups
     assert candidate.offer is None
+
+
+@pytest.mark.parametrize(("axes", "kernel"), [([0, 2, 1, 3], "attention"), ([0, 1, 3, 2], ""), ([2, 1, 0, 3], "")])
+def test_the_kernel_of_attention_makes_the_copy_with_the_tokens_first(axes, kernel):
+    g = GraphBuilder()
+    q, k, v = (g.input(name, (2, 16, 2048, 128), "bf16") for name in "qkv")
+    p = g.softmax(g.multiply(g.matmul(q, k, transpose_b=True), value=128**-0.5))
+    g.copy(g.permute(g.matmul(p, v, name="values"), axes=axes))
+    graph = g.graph()
+    found = offer(Group.of(graph, graph.launches))
+    assert (found.kernel if found else "") == kernel
