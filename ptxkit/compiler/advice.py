@@ -45,8 +45,14 @@ MODULES = Advice(
     r'identifier "import" is undefined|identifier "module" is undefined',
     "include headers instead: NVRTC cannot import modules",
 )
+GNU = Advice(
+    r'identifier "__builtin_\w+" is undefined|'
+    r'error: expected an expression[^\n]*\n[^\n]*(\(\s*\{|\?\s*:)|error: expected a ":"[^\n]*\n[^\n]*\bcase\b[^:\n]*\.\.\.',
+    "this is a GNU extension, which nvcc takes and NVRTC does not: write the labels of a case range one by one, a function in "
+    "place of a statement expression ({ ... }), a ? a : b in place of a ?: b, and a function of CUDA in place of a builtin",
+)
 
-ALL = (LAUNCHES, LINKING, TEXTURES, COROUTINES, MODULES)
+ALL = (LAUNCHES, LINKING, TEXTURES, COROUTINES, MODULES, GNU)
 
 
 def advised(error: CompileError) -> CompileError:

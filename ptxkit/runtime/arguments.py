@@ -201,7 +201,13 @@ def _is_array(value: Any) -> bool:
 
 
 def _wrong(kernel: str, p: Parameter, value: Any, expected: str) -> LaunchError:
-    return LaunchError(f"{kernel}: {p.label} got {described(value)}; pass {expected}")
+    advice = f"pass {expected}"
+    if p.size == 4 and not p.cpp and isinstance(value, (np.ndarray, DeviceArray)):
+        advice = (
+            "PTX with 32-bit addresses can take no array; compile it for 64-bit addresses (.address_size 64, .param .u64), "
+            f"or pass {expected} if this parameter is a number"
+        )
+    return LaunchError(f"{kernel}: {p.label} got {described(value)}; {advice}")
 
 
 def described(value: Any) -> str:

@@ -106,6 +106,10 @@ def test_a_standard_that_is_given_stays():
     ("source", "message"),
     [
         ("__global__ void k(int* y) { y[0] = y[1] }", r'expected a ";"$'),  # the error of C++17
+        ("__global__ void k(int* y) { switch (*y) { case 1 ... 3: *y = 1; } }", "GNU extension.*labels of a case range"),
+        ("__global__ void k(int* y) { *y = ({ int q = 1; q; }); }\nint main() {}", "GNU extension.*statement expression"),
+        ("__global__ void k(int* y) { *y = *y ?: 3; }", r"GNU extension.*in place of a \?: b"),
+        ("__global__ void k(int* y) { *y = __builtin_fabsf(*y); }", "GNU extension.*function of CUDA in place of a builtin"),
         ("#include <coroutine>\n__global__ void k(int* y) { *y = 1; }", "device code cannot have coroutines"),
         ("import std;\n__global__ void k(int* y) { *y = 1; }", "NVRTC cannot import modules"),
         ("texture<float, 2> t;\n__global__ void k(float* y) { *y = tex2D(t, 0, 0); }", "in CUDA 12: take a texture object"),

@@ -167,6 +167,12 @@ def test_a_wrong_count_lists_the_parameters(values):
         bind("k", ps, values, DEVICE)
 
 
+def test_an_array_for_a_parameter_of_32_bits_in_ptx_is_said_to_have_no_address_of_that_size():
+    refused(INT, np.zeros(4, np.float32), "got an array of float32", "PTX with 32-bit addresses can take no array", "np.int32")
+    with pytest.raises(LaunchError, match=r"got an array of float32; pass np.int32\(...\)$"):  # C++ says that it is a number
+        bind("k", (Parameter(0, "n", "int", np.dtype("i4"), 4, 0, 4, True, "int"),), (np.zeros(4, np.float32),), DEVICE)
+
+
 def test_device_arrays_pass_their_address_and_live_as_long_as_the_launch():
     array = DEVICE.upload(np.zeros(4))
     bound = bind("k", (POINTER,), (array,), DEVICE)

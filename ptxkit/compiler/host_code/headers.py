@@ -190,8 +190,24 @@ typedef unsigned long ulong;
 #ifndef __extension__
 #define __extension__
 #endif
-"""
+@BUILTINS@"""
+_BUILTINS = {  # of GCC, for which CUDA has functions: name -> macro; the names with l and ll take 64 bits
+    "popcount": "__popc{ll}({x})",
+    "clz": "__clz{ll}({x})",
+    "ctz": "(__ffs{ll}({x}) - 1)",
+    "ffs": "__ffs{ll}({x})",
+    "parity": "(__popc{ll}({x}) & 1)",
+}
 PRELUDE = PRELUDE.replace(
+    "@BUILTINS@",
+    "".join(
+        f"#define __builtin_{name}{length}(x) {text.format(ll='ll' if length else '', x=f'static_cast<{kind}>(x)')}\n"
+        for name, text in _BUILTINS.items()
+        for length, kind in (("", "unsigned"), ("l", "unsigned long long"), ("ll", "unsigned long long"))
+    )
+    + "#define __builtin_bswap16(x) static_cast<unsigned short>(__byte_perm(static_cast<unsigned short>(x), 0, 0x4401))\n"
+    "#define __builtin_bswap32(x) __byte_perm(static_cast<unsigned>(x), 0, 0x0123)\n",
+).replace(
     "@MATH@",
     "".join(
         f"#ifndef {name}\n#define {name} {value}\n#endif\n"
