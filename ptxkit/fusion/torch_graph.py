@@ -95,7 +95,7 @@ class _Capture:
             yield f"Of {names} only the shapes are known: bytes are counted, no flops, and nothing is fused with them."
         if self.writing:
             names = ", ".join(self.writing)
-            yield f"What {names} writes to a view is not in the tensor that later operations read."
+            yield f"What {names} writes to a view or to several tensors is not in what later operations read."
 
     def _input(self, node: Any) -> str | None:
         value = node.meta.get("val")
@@ -113,6 +113,9 @@ class _Capture:
         results = list(value) if several else [value]
         tensors = [result for result in results if hasattr(result, "dtype")]
         if not tensors:
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and any(p.alias_info is not None and p.alias_info.is_write for p in schema.arguments):
+                self.writing[str(node.target).removesuffix(".default")] = None
             return None  # sizes, symbols, assertions
         call = self._described(node, tensors)
         if not several and (not call.tensors or call.word in CONSTANTS):
@@ -205,7 +208,10 @@ class _Capture:
             name = call.name if len(results) == 1 else f"{call.name}_{i}"
             source = call.tensors[i] if len(call.tensors) == len(results) else call.tensors[0]
             owner, attributes = self.memory.strided(source, result, dtype)
-            found.append(self.builder.operation("strided", owner, name=name, **attributes))
+            try:
+                found.append(self.builder.operation("strided", owner, name=name, **attributes))
+            except UsageError as error:
+                raise UsageError(f"{call.target}: {error}; describe the graph in JSON instead") from None
         return found[0] if len(found) == 1 else tuple(found)
 
     # what a translation needs, see ptxkit.fusion.aten_call.Values

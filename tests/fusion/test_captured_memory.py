@@ -70,6 +70,7 @@ INPLACE = [
     "x.add_(1)\nreturn x * 2",
     "y = x * 2\nx.mul_(y)\nreturn x.exp() - y",
     "self.count.add_(1)\nreturn x * self.count",
+    "self.count += 1\nself.count.mul_(2)\nreturn x * self.count",
     "self.count.copy_(x[0, 0])\nreturn x.exp()",
     "self.count.zero_()\nreturn x + self.count",
     "y = x * 1\nv = y.view(-1)\nt = y.mT\ny.add_(1)\nreturn v.exp().view(4, 6, 6) + t",

@@ -226,9 +226,11 @@ def test_kernels_of_unknown_operations_are_not_fused(tmp_path):
     assert "Of aten.cumsum" in text(report, "table") and values(report)["remarks"] == list(graph.remarks)
 
 
-@pytest.mark.parametrize(("target", "noted"), [("y[:, 0]", True), ("y", False)], ids=["a view", "a tensor"])
-def test_writing_to_a_view_is_noted(tmp_path, target, noted):
-    body = f"        y = x * 2\n        {target}.mul_(3)\n        return torch.relu(y)"
+@pytest.mark.parametrize(
+    ("written", "noted"), [("y[:, 0].mul_(3)", True), ("y.mul_(3)", False), ("torch._foreach_add_([y, x], 1.0)", True)]
+)
+def test_writing_to_a_view_is_noted(tmp_path, written, noted):
+    body = f"        y = x * 2\n        {written}\n        return torch.relu(y)"
     graph = captured(tmp_path, MODULE.replace("        return {forward}", body))
     assert any("writes to a view" in remark for remark in graph.remarks) is noted
 
@@ -273,6 +275,7 @@ def test_attention_of_scaled_queries(tmp_path):
     ("forward", "message"),
     [
         ("torch.fft.fft(x).real", "aten.fft_fft: .*no dtype"),
+        ("x.view(torch.int16)", "aten.view.dtype: .*no dtype 'int16'.*describe the graph in JSON"),
         ("x if x.sum() > 0 else -x", "torch.export cannot capture"),
         ("x[torch.where(x[0, 0] > 0)[0]]", "torch.export cannot capture|depends on the values of another"),
     ],
