@@ -191,6 +191,25 @@ LAUNCHES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """Kernel of which the fused variants are several launches -> the operations of each of them; those of others are one launch."""
 
+def _matmul_fused(w: Sizes) -> Graph:
+    """A product and a launch for each part of its epilogue, between which results are f32."""
+    g = GraphBuilder("matmul_fused")
+    m, n, k, dtype = w["m"], w["n"], w["k"], w["dtype"]
+    y = g.linear(g.input("a", (m, k), dtype), g.input("b", (n, k), dtype), dtype="s32" if dtype == "s8" else "f32")
+    other = {"s8": "bf16", "e4m3": "bf16", "tf32": "f32"}
+    output = other.get(dtype, str(dtype))
+    shapes: dict[str, tuple[int, ...]] = {"rows": (m, 1), "columns": (n,)}
+    for part in [part for part in shapes if part in w["scale"]]:
+        y = g.multiply(y, g.input(part, shapes[part], "f32"), dtype="f32")
+    if w["bias"] == "True":
+        y = g.add(y, g.input("bias", (n,), output), dtype="f32")
+    if w["activation"] == "silu_mul":
+        y = g.pointwise(*g.chunk(y, parts=2), function="silu_mul", dtype=output)
+    elif w["activation"] != "none":
+        y = g.operation(w["activation"], y, dtype=output)
+    return g.graph()
+
+
 GRAPHS: dict[str, Callable[[Sizes], Graph]] = {
     "add_activation": _elementwise("add_activation", ("add", 1, {}), ("gelu", 0, {})),
     "add_gelu": _elementwise("add_gelu", ("add", 1, {}), ("gelu", 0, {})),
@@ -217,6 +236,7 @@ GRAPHS: dict[str, Callable[[Sizes], Graph]] = {
     "rmsnorm_backward": lambda w: _norm_backward(w, centered=False),
     "attention": _attention,
     "moe_routed": _moe_routed,
+    "matmul_fused": _matmul_fused,
     "softmax_backward": _softmax_backward,
     "swiglu_backward": _swiglu_backward,
     "add_activation_backward": _add_activation_backward,
