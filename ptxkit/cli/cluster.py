@@ -90,13 +90,14 @@ def worker(
     """
     from ptxkit.cluster.gpus import visible_gpus
     from ptxkit.cluster.security import check_installed, check_port, endpoint
-    from ptxkit.cluster.start import serve_workers
+    from ptxkit.cluster.start import quiet, serve_workers
 
     at = endpoint(address, tls, insecure)
     check_port(at)
     check_installed()
     if no_gpu and indices:
         raise UsageError("--gpu-index and --no-gpu exclude each other")
+    quiet()  # before a process looks for GPUs
     gpus = [] if no_gpu else _chosen(visible_gpus(), indices)
     number = serve_workers(at, gpus, jobs, host, click.echo)
     if number == 0:
@@ -115,7 +116,7 @@ def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None
     """
     from ptxkit.cli._text import number_of, print_json, table
     from ptxkit.cluster.connection import connected
-    from ptxkit.cluster.security import endpoint
+    from ptxkit.cluster.security import endpoint, worker_command
     from ptxkit.cluster.status import survey
 
     at = endpoint(address, tls, insecure)
@@ -126,7 +127,7 @@ def status(address: str, tls: str | None, insecure: bool, as_json: bool) -> None
         return
     click.echo(f"{at.address}: {number_of(len(rows), 'worker')}, {number_of(sum(bool(r['gpu']) for r in rows), 'GPU')}")
     if not rows:
-        click.echo(f"start some with: ptxkit cluster worker {at.address}{'' if tls is None else f' --tls {tls}'}")
+        click.echo(f"start some with: {worker_command(at, tls)}")
     else:
         click.echo("")
         headers = [

@@ -201,7 +201,7 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     stop = Stop()
     outcome = _swept(sweep, space, device, peers, stop)
     if stop.reason is not None:
-        known = f"{len(journal.entries)} configurations are in {path}; the same command goes on from there"
+        known = _kept(len(journal.entries), path)
         if not outcome.entries:
             to_stderr(known)
             raise stop.reason
@@ -220,6 +220,15 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
         return report.exit_code(outcome.entries)
     outputs.record(outcome)
     return 0
+
+
+def _kept(count: int, path: Path) -> str:
+    """What a stopped sweep says about its journal."""
+    from ptxkit.cli._text import number_of
+
+    if not count:
+        return f"no configuration is known yet; the same command starts again, with {path}"
+    return f"{number_of(count, 'configuration')} {'is' if count == 1 else 'are'} in {path}; the same command goes on from there"
 
 
 def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], stop: Stop) -> Outcome:

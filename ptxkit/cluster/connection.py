@@ -12,7 +12,15 @@ from typing import Any
 from ptxkit.cluster.calls import call, probe
 from ptxkit.cluster.gpus import ClusterGpu, from_values
 from ptxkit.cluster.reasons import reason, without_tls
-from ptxkit.cluster.security import LOCAL_CLUSTERS, Endpoint, check_installed, check_port, endpoint, is_loopback
+from ptxkit.cluster.security import (
+    LOCAL_CLUSTERS,
+    Endpoint,
+    check_installed,
+    check_port,
+    endpoint,
+    is_loopback,
+    worker_command,
+)
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError, UsageError
@@ -31,11 +39,13 @@ class Connection:
     Attributes:
         client: of Dask. title: names the cluster in messages.
         dashboard: address of Dask's pages about the cluster, or "" where bokeh is not installed or they cannot be reached.
+        worker_command: what starts a worker for it.
     """
 
     client: Any
     title: str
     dashboard: str = ""
+    worker_command: str = "ptxkit cluster worker"
 
     def workers(self) -> dict[str, Mapping[str, Any]]:
         """Address -> what :func:`ptxkit.cluster.tasks.describe` returned there, or an exception.
@@ -99,7 +109,7 @@ def connected(cluster: str, tls: str | None, insecure: bool, slots: int | None =
     if at is not None:
         check_port(at)
         with _client(at, f"the scheduler {at.address}") as client:
-            yield Connection(client, f"the cluster {at.address}", _dashboard(client, at.host))
+            yield Connection(client, f"the cluster {at.address}", _dashboard(client, at.host), worker_command(at, tls))
         return
     made = local_cluster(cluster == LOCAL_GPUS, slots)
     try:

@@ -44,6 +44,7 @@ class Dispatcher:
         kernels: whose descriptions must be equal on every worker, see :func:`ptxkit.cluster.identity.identity`.
         say: called with a line about a worker that is refused or lost; from a thread.
         gpu_model: only workers with this GPU get jobs for :data:`GPU`.
+        worker_command: what starts a worker, for the message that there is none.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class Dispatcher:
         kernels: Sequence[str],
         say: Callable[[str], None],
         gpu_model: str | None = None,
+        worker_command: str = "ptxkit cluster worker",
     ) -> None:
         self._client, self._title, self._say = client, title, say
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
-        self._roster = Roster(client, title, kernels, say, gpu_model, self._post)
+        self._roster = Roster(client, title, kernels, say, gpu_model, self._post, worker_command)
         self._placing, self._suspects = Placing(), Suspects()
         self._bundles = Bundles(client, self._post, self._finished)
         self._over = False

@@ -130,7 +130,8 @@ class WorkerState:
         doing = ", ".join(f"{what} {count}" if count > 1 else what for what, count in sorted(busy.items()))
         if self.slots.get(GPU) and self.rests_until > time.monotonic():
             doing = f"rests because its GPU throttles{', ' if doing else ''}{doing}"
-        return f"{self}: {self.done[GPU] or self.done[CPU]} done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
+        done = self.done[GPU] or self.done[CPU]
+        return f"{self}: {done} tasks done; {doing or 'idle'}{'; ' if self.state else ''}{self.state}"
 
 
 def slots_of(workers: Iterable[WorkerState], resource: str) -> int:

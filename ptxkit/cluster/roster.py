@@ -53,9 +53,11 @@ class Roster:
         say: Callable[[str], None],
         gpu_model: str | None,
         post: Callable[..., None],
+        worker_command: str = "ptxkit cluster worker",
     ) -> None:
         self._client, self._title, self._kernels, self._say = client, title, tuple(kernels), say
         self._gpu_model, self._post = gpu_model, post
+        self._worker_command = worker_command
         self._mine = identity(*self._kernels)
         self.workers: dict[str, WorkerState] = {}
         self.refused: dict[str, str] = {}
@@ -126,7 +128,7 @@ class Roster:
 
     def nobody(self) -> UnavailableError:
         """The error for a cluster without a worker."""
-        reasons = "; ".join(self.refused.values()) or "none is connected; start some with ptxkit cluster worker"
+        reasons = "; ".join(self.refused.values()) or f"none is connected; start some with: {self._worker_command}"
         return UnavailableError(f"{self._title} has no worker that can be used: {reasons}")
 
     def _describe(self, address: str, info: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ are used without TLS, unless the user asks for it.
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import os
 import ssl
@@ -98,6 +99,12 @@ def endpoint(address: str, tls: str | None = None, insecure: bool = False) -> En
     return Endpoint(f"{scheme}://{bracketed}:{port}", host, None if tls is None else key_files(tls))
 
 
+def worker_command(at: Endpoint, tls: str | None) -> str:
+    """What starts workers for a scheduler; ``tls`` is the directory of keys, or None."""
+    insecure = " --insecure" if tls is None and not is_loopback(at.host) else ""
+    return f"ptxkit cluster worker {at.address}{insecure if tls is None else f' --tls {tls}'}"
+
+
 def check_port(at: Endpoint) -> None:
     """Raise UsageError for an address that nothing can be connected to, although a scheduler may listen at it."""
     if at.address.endswith(":0"):
@@ -141,8 +148,8 @@ def key_files(directory: str) -> dict[str, str]:
     """The files of :data:`FILES` in a directory.
 
     Raises:
-        UsageError, FileAccessError: one is missing, cannot be read or is none, they do not belong together, or others than its
-            owner may read the private key.
+        UsageError, FileAccessError: one is missing, cannot be read or is none, they do not belong together, have expired, or
+            others than its owner may read the private key.
     """
     if not directory:
         raise UsageError("--tls needs the name of a directory of keys, which `ptxkit cluster keys DIRECTORY` writes")
@@ -162,7 +169,7 @@ def key_files(directory: str) -> dict[str, str]:
 
 
 def _check_keys(files: Mapping[str, str]) -> None:
-    """Raise UsageError where files of keys cannot be used: TLS would only say that there is no connection."""
+    """Raise UsageError where files of keys cannot be used, or not now: TLS would only say that there is no connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(files["ca"])
@@ -174,6 +181,26 @@ def _check_keys(files: Mapping[str, str]) -> None:
         both = f"{files['cert']} and {files['key']}"
         why = "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "are no certificate and private key"
         raise UsageError(f"{both} {why}; {NEW_KEYS}") from None
+    for kind in ("ca", "cert"):
+        _check_dates(files[kind])
+
+
+def _check_dates(file: str) -> None:
+    """Raise UsageError for a certificate that is not valid now: TLS says so to whoever connects, not to who presents it."""
+    if find_spec("cryptography") is None:
+        return
+    from cryptography.x509 import load_pem_x509_certificate
+
+    try:
+        certificate = load_pem_x509_certificate(Path(file).read_bytes())
+    except ValueError:  # TLS, which accepted it, may accept more than this package
+        return
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now > last:
+        raise UsageError(f"{file} expired on {last:%Y-%m-%d %H:%M} UTC; {NEW_KEYS}")
+    if now < first:
+        raise UsageError(f"{file} is valid from {first:%Y-%m-%d %H:%M} UTC on, which is later than the clock of this machine")
 
 
 def _no_password() -> str:

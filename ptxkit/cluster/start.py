@@ -48,6 +48,9 @@ def quiet() -> None:
     dask.config.set({"distributed.worker.daemon": False})  # workers have processes of their own
     dask.config.set({"distributed.admin.low-level-log-length": 100})  # a scheduler keeps so many answers of each command
     dask.config.set({"distributed.diagnostics.nvml": False})  # workers read the sensors of their GPU themselves
+    dask.config.set({"distributed.worker.http.routes": []})  # Dask's servers of pages have no keys: they answer nothing
+    if not has_dashboard():
+        dask.config.set({"distributed.scheduler.http.routes": []})
     _let_trackers_be_quiet()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in ("core", "scheduler", "worker", "nanny", "client", "comm", "batched"):
@@ -92,6 +95,7 @@ def worker_options(
         "env": {"CUDA_VISIBLE_DEVICES": "" if gpu is None else gpu.uuid},
         "config": {**dask.config.config, "ptxkit": {"worker": started}},
         "dashboard": False,
+        "dashboard_address": f"{LOOPBACK}:0",
         "silence_logs": logging.CRITICAL,
     }
 

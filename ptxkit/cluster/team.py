@@ -43,7 +43,7 @@ class Team:
         self.ticket = uuid.uuid4().hex
         self._client = connection.client
         self._report, self._reported_at = "", -REPORT_S
-        self.dispatcher = Dispatcher(self._client, connection.title, kernels, say, gpu)
+        self.dispatcher = Dispatcher(self._client, connection.title, kernels, say, gpu, connection.worker_command)
         try:
             self.dispatcher.wait_for_workers(WORKERS_S)
         except BaseException:

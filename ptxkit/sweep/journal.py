@@ -29,6 +29,7 @@ from ptxkit.workload.launch import Tile
 
 SCHEMA = "ptxkit.sweep/1"
 LARGEST = 1e300  # that a number of an entry can be
+SMALLEST = 1e-9  # microseconds that a launch can take
 Status = Literal["ok", "slow", "compile", "wrong", "fault", "timeout", "launch"]
 
 
@@ -244,7 +245,8 @@ def _is_a_value(name: str, value: Any) -> bool:
         return value is None or isinstance(value, dict)
     if value is None:
         return name in ("time_us", "spread_us", "cost")
-    return type(value) in (int, float) and abs(value) < LARGEST  # also without NaN
+    least = SMALLEST if name == "time_us" else 0
+    return type(value) in (int, float) and least <= value < LARGEST  # also without NaN
 
 
 @dataclass(frozen=True)

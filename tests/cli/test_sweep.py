@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from ptxkit_processes import Command, run
@@ -158,6 +159,20 @@ def test_without_scikit_learn_it_is_random_and_says_so(tmp_path, capsys, monkeyp
     words = ["fused_l2norm:vectorized", "16", "1024", "--evaluations", "2", "--jobs", "1", "--device", "emulator"]
     assert exit_of("sweep", "tiles", *words, "--journal", tmp_path / "j.jsonl") == 0
     assert "searched at random: pip install 'ptxkit[sweep]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "no configuration is known yet; the same command starts again, with j"),
+        (1, "1 configuration is in j; the same command goes on from there"),
+        (2, "2 configurations are in j; the same command goes on from there"),
+    ],
+)
+def test_what_a_stopped_sweep_says_about_its_journal(count, said):
+    from ptxkit.cli.sweep import _kept
+
+    assert _kept(count, Path("j")) == said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import re
 import shutil
@@ -11,6 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,7 +22,7 @@ import pytest
 from ptxkit.cluster import start
 from ptxkit.cluster.calls import NO_SCHEDULER, probe
 from ptxkit.cluster.connection import connected
-from ptxkit.cluster.security import FILES, endpoint, is_loopback, key_files, write_keys
+from ptxkit.cluster.security import FILES, endpoint, is_loopback, key_files, worker_command, write_keys
 from ptxkit.cluster.start import serve_workers
 from ptxkit.errors import UnavailableError, UsageError
 
@@ -111,6 +114,61 @@ def test_keys_of_different_clusters_do_not_belong_together(keys, made):
     shutil.copy(made[1] / "key.pem", keys / "key.pem")
     with pytest.raises(UsageError, match=r"cert\.pem and .*key\.pem do not belong together"):
         key_files(str(keys))
+
+
+@pytest.mark.parametrize(
+    ("name", "days", "said"), [("cert.pem", (-9, -2), r"cert.pem expired on 2"), ("ca.pem", (2, 9), r"ca.pem is valid from 2")]
+)
+def test_keys_that_are_not_valid_now_are_refused_before_anything_is_started(keys, name, days, said):
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    private = serialization.load_pem_private_key((keys / "key.pem").read_bytes(), None)
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = (now + datetime.timedelta(day) for day in days)
+    whose = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    made = x509.CertificateBuilder(whose, whose, private.public_key(), x509.random_serial_number(), first, last)
+    (keys / name).write_bytes(made.sign(private, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(UsageError, match=said):
+        endpoint("tls://localhost", str(keys))
+
+
+def test_the_pages_of_dask_answer_nothing_without_bokeh(keys, monkeypatch):
+    """They have no keys: every user of the machine could read names of tasks, logs and call stacks there."""
+    psutil = pytest.importorskip("psutil", reason="Dask needs it")
+    monkeypatch.setattr(start, "has_dashboard", lambda: False)
+    codes = []
+
+    def look(ports):
+        for page in [f"{port}/{name}" for port in ports for name in ("json/identity.json", "info/main/workers.html", "health")]:
+            try:
+                codes.append(urllib.request.urlopen(f"http://127.0.0.1:{page}", timeout=10).status)
+            except urllib.error.HTTPError as refused:
+                codes.append(refused.code)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def say(line):
+        listening = {c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        own = int(line.rpartition(":")[2])
+        threading.Thread(target=look, args=(listening - before - {own},)).start()
+
+    before = {c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert start.serve_scheduler(endpoint("tls://127.0.0.1:0", str(keys)), say) == signal.SIGTERM
+    assert set(codes) <= {404}
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "words"),
+    [
+        ("localhost", False, "tcp://localhost:8786"),
+        ("node1", False, "tcp://node1:8786 --insecure"),
+        ("node1:1", True, "tls://node1:1 --tls {keys}"),
+    ],
+)
+def test_the_command_that_starts_workers_has_what_they_need(keys, address, tls, words):
+    directory = str(keys) if tls else None
+    at = endpoint(address, directory, insecure=True)
+    assert worker_command(at, directory) == f"ptxkit cluster worker {words.format(keys=keys)}"
 
 
 def test_an_empty_name_of_a_directory_of_keys_is_said():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ptxkit.errors import UsageError
 from ptxkit.sweep import journal_lock
-from ptxkit.sweep.journal import Entry, Journal, read
+from ptxkit.sweep.journal import Entry, Journal, entry_of, read
 from ptxkit.sweep.problem import Problem
 
 PROBLEM = Problem("fused_l2norm", "vectorized", {"rows": 64, "cols": 1024}, {"eps": 1e-12}, "sm_90a")
@@ -71,6 +71,15 @@ def test_a_line_with_values_of_other_types_costs_that_line_only(tmp_path_factory
     for entry in again.entries:
         assert isinstance(hash((entry.key, entry.fingerprint)), int)
         assert sorted([entry.value, 0.0, entry.compile_s]) == sorted([entry.compile_s, entry.value, 0.0])
+        assert entry.value >= 0 and (entry.time_us is None or entry.time_us > 0)
+
+
+@pytest.mark.parametrize("change", [{"cost": -5}, {"time_us": -1.0}, {"time_us": 0}, {"samples": -1}, {"time_us": 1e-300}])
+def test_a_number_that_cannot_be_measured_is_no_entry(change):
+    """It would win."""
+    values = {"tile": {"THREADS": 64}, "status": "ok"}
+    assert entry_of(values) is not None
+    assert entry_of({**values, **change}) is None
 
 
 def test_known_by_machine_code_not_by_tile(tmp_path):
