@@ -76,15 +76,20 @@ class Connection:
 
 
 def listed_workers(client: Any) -> dict[str, Any]:
-    """Address -> what the scheduler knows of each worker, asked now.
+    """Address -> what the scheduler knows of each worker, asked now; see :func:`listed`."""
+    return listed(client)[1]
+
+
+def listed(client: Any) -> tuple[str, dict[str, Any]]:
+    """The identity of the scheduler, which another one at its address does not have, and what it knows of each worker.
 
     ``Client.scheduler_info`` is of no use: a periodic request of the client replaces its answer by one without workers.
 
     Raises:
         OSError, TimeoutError: the scheduler does not answer.
     """
-    found: dict[str, Any] = call(client, lambda: client.scheduler.identity(n_workers=-1), ANSWER_S)["workers"]
-    return found
+    found = call(client, lambda: client.scheduler.identity(n_workers=-1), ANSWER_S)
+    return str(found.get("id", "")), found["workers"]
 
 
 @contextmanager

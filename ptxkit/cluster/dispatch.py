@@ -23,7 +23,7 @@ from ptxkit.cluster.held import WorkerFailed, WorkerThrottled, WorkerUnfit
 from ptxkit.cluster.jobs import CPU, GPU, Job, WorkerState, slots_of
 from ptxkit.cluster.placing import Placing
 from ptxkit.cluster.reasons import reason
-from ptxkit.cluster.roster import Roster
+from ptxkit.cluster.roster import RESTARTED, Roster
 from ptxkit.cluster.suspects import Suspects
 from ptxkit.cluster.work import NotBegun
 from ptxkit.errors import FaultError, UnavailableError
@@ -172,7 +172,10 @@ class Dispatcher:
         begun = worker.begun()
         others = [job for job in self._bundles.recall(worker) if job not in begun]
         self._placing.again(others)
-        self._placing.again(self._suspects.ended(f"{worker}", begun))
+        if how == RESTARTED:  # no job is the reason
+            self._placing.again(begun)
+        else:
+            self._placing.again(self._suspects.ended(f"{worker}", begun))
 
     def _finished(self, worker: WorkerState, job: Job, result: Any, error: BaseException | None) -> None:
         """A job has an answer, or will get none."""

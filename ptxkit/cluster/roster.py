@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.cluster.calls import call
-from ptxkit.cluster.connection import listed_workers
+from ptxkit.cluster.connection import listed
 from ptxkit.cluster.identity import difference, identity
 from ptxkit.cluster.jobs import CPU, GPU, WorkerState
 from ptxkit.cluster.reasons import reason
@@ -19,6 +19,7 @@ from ptxkit.errors import UnavailableError
 HUNG_S = 30.0  # without a sign of life after which a worker counts as hung
 LOST_S = 30.0  # without a scheduler after which a command stops
 NOBODY_S = 60.0  # without a worker after which a command stops; a worker that is started again needs a few seconds
+RESTARTED = "is not connected any more, because the scheduler was started again"
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Roster:
         self._client, self._title, self._kernels, self._say = client, title, tuple(kernels), say
         self._gpu_model, self._post = gpu_model, post
         self._worker_command = worker_command
+        self._scheduler = ""
         self._mine = identity(*self._kernels)
         self.workers: dict[str, WorkerState] = {}
         self.refused: dict[str, str] = {}
@@ -78,19 +80,20 @@ class Roster:
             UnavailableError: the scheduler does not answer.
         """
         now = time.monotonic()
-        listed, self._listing = self._listing, None
-        if listed is not None and not listed.done():
-            self._listing = listed
+        answer, self._listing = self._listing, None
+        if answer is not None and not answer.done():
+            self._listing = answer
         elif self._client.status == "running":
-            self._listing = self._describer.submit(listed_workers, self._client)
-        if listed is None or not listed.done() or listed.exception() is not None:
+            self._listing = self._describer.submit(listed, self._client)
+        if answer is None or not answer.done() or answer.exception() is not None:
             if now - self._connected_at > LOST_S or self._client.status == "closed":
                 raise UnavailableError(f"{self._title} does not answer any more; the same command goes on when it does")
             return []
         self._connected_at = now
-        return self._compare(listed.result(), now)
+        scheduler, workers = answer.result()
+        return self._compare(scheduler, workers, now)
 
-    def _compare(self, workers: Mapping[str, Any], now: float) -> list[tuple[WorkerState, str]]:
+    def _compare(self, scheduler: str, workers: Mapping[str, Any], now: float) -> list[tuple[WorkerState, str]]:
         for address, info in workers.items():
             life = self._lives.get(address)
             if life is None or life.last_seen != info["last_seen"]:
@@ -99,7 +102,9 @@ class Roster:
             del self._lives[address]
             self.refused.pop(address, None)
             self.ended_unused += address in self.asked
-        lost = [(worker, "has ended") for a, worker in self.workers.items() if a not in self._lives]
+        ended = RESTARTED if self._scheduler not in ("", scheduler) else "has ended"
+        self._scheduler = scheduler
+        lost = [(worker, ended) for a, worker in self.workers.items() if a not in self._lives]
         hung = f"has given no sign of life for {HUNG_S:g} s"
         lost += [(s, hung) for a, s in self.workers.items() if a in self._lives and self._lives[a].hung]
         for worker, _ in lost:

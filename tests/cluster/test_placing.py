@@ -224,10 +224,22 @@ def test_a_worker_that_ends_before_it_has_a_job_is_counted():
     workers = roster.Roster(None, "", (), print, None, lambda function, *arguments: None)
     try:
         for listed in ({"a": {"last_seen": 1.0}}, {}, {}):
-            assert workers._compare(listed, time.monotonic()) == []
+            assert workers._compare("one", listed, time.monotonic()) == []
     finally:
         workers.close()
     assert workers.ended_unused == 1
+
+
+@pytest.mark.parametrize(("scheduler", "how"), [("one", "has ended"), ("another", roster.RESTARTED)])
+def test_a_worker_has_not_ended_where_it_is_the_scheduler_that_was_started_again(scheduler, how):
+    workers = roster.Roster(None, "", (), print, None, lambda function, *arguments: None)
+    known = worker("a")
+    workers.workers[known.address] = known
+    try:
+        assert workers._compare("one", {known.address: {"last_seen": 1.0}}, time.monotonic()) == []
+        assert workers._compare(scheduler, {}, time.monotonic()) == [(known, how)]
+    finally:
+        workers.close()
 
 
 class Task:
