@@ -8,7 +8,7 @@ import pytest
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.inspect.disassembly import sass
-from ptxkit.kernels.gemm import sparse
+from ptxkit.kernels.gemm import sparse, wgmma_tiles
 from ptxkit.kernels.gemm.sparse_swiglu_ffn import SparseSwigluFfn
 from ptxkit.kernels.gemm.swiglu_ffn import SwigluFfn
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -21,6 +21,17 @@ from ptxkit.workload.inputs import dtype_of
 STEPS = [(kernel, name) for kernel in (SwigluFfn, SparseSwigluFfn) for name in kernel.variants()]
 FUSED = [step for step in STEPS if not step[1].startswith("unfused")]
 FASTEST = [(SwigluFfn, "step3_multicast"), (SparseSwigluFfn, "step4_multicast")]
+
+
+RAGGED = [shape for shape in wgmma_tiles.SHAPES if shape["BN"] % 64]
+
+
+@pytest.mark.parametrize("shape", RAGGED, ids=[f"{shape['BM']}x{shape['BN']}" for shape in RAGGED])
+def test_tiles_of_the_second_product_have_any_columns(device, monkeypatch, shape):
+    """Boxes of 32 columns store those that are no multiple of 64; with boxes of 64, most results were in other columns."""
+    tile = {**shape, "CLUSTER_M": 1, "CLUSTER_N": 1, "GROUP": 16}
+    monkeypatch.setattr(wgmma_tiles, "preferred", lambda w: iter([tile]))
+    check(device, SwigluFfn, "step3_multicast", 70, 64, 144)
 
 
 def check(device, kernel, variant, tokens, hidden, ffn, tile=None, **options):

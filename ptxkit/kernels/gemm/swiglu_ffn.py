@@ -14,6 +14,8 @@ from ptxkit.kernels.measured import gemm_tiles
 REQUIRES = ("sm_90a",)
 STEP_1 = but(matmul_wgmma.STEP_4, REGISTERS=240)
 STEP_2 = but(STEP_1, GROUP=16, STORE=1, BOXES=2)
+BOX_OF_H = {"box": (16, 64), "swizzle": "128B"}
+"""A box of h: ``usable`` demands multiples of its 64 columns."""
 
 
 def full(t: Tile) -> Tile:
@@ -50,7 +52,7 @@ class SwigluFfn(GatedFfn):
             (
                 TensorMap(a, box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
                 *(TensorMap(name, box=(cols // t.CLUSTER_M, BK), swizzle="128B") for name in weights),
-                TensorMap(c, box=(16, 64), swizzle="128B"),
+                TensorMap(c, **(BOX_OF_H if len(weights) == 2 else matmul_wgmma.stored_box(t))),
                 *(c, self.tokens, n, k),
             ),
             shared=matmul_wgmma.shared_bytes(t),
