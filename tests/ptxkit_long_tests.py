@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT = 1.5
+LIMIT = 1.2
 """Seconds of processor time, of the process and of its children, that a test of :data:`FOLDERS` may take to run by default."""
 FOLDERS = ("kernels", "emulator", "cutlass", "inspect", "compiler", "bench", "fusion")
 """Folders below tests/ whose tests may be on the list."""

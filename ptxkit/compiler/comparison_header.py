@@ -19,33 +19,33 @@ def _category(name: str) -> str:
     lines = [
         f"class {name} {{",
         "    signed char value;",
-        f"    PTXKIT_BOTH explicit {name}(int v) noexcept : value(static_cast<signed char>(v)) {{}}",
+        f"    ptxkit_both explicit {name}(int v) noexcept : value(static_cast<signed char>(v)) {{}}",
         *(f"    friend class {other};" for other in _CATEGORIES if other != name),
         "public:",
         f"    static const {name} {', '.join(values)};",
-        *(f"    PTXKIT_BOTH operator {o}() const noexcept {{ return {o}(value); }}" for o in others),
-        f"    friend PTXKIT_BOTH bool operator==({name} a, {name} b) noexcept {{ return a.value == b.value; }}",
-        f"    friend PTXKIT_BOTH {name} operator<=>({name} a, ptxkit_zero) noexcept {{ return a; }}",
+        *(f"    ptxkit_both operator {o}() const noexcept {{ return {o}(value); }}" for o in others),
+        f"    friend ptxkit_both bool operator==({name} a, {name} b) noexcept {{ return a.value == b.value; }}",
+        f"    friend ptxkit_both {name} operator<=>({name} a, ptxkit_zero) noexcept {{ return a; }}",
     ]
     turned = f"a.value == 2 ? a : {name}(-a.value)"
-    lines.append(f"    friend PTXKIT_BOTH {name} operator<=>(ptxkit_zero, {name} a) noexcept {{ return {turned}; }}")
+    lines.append(f"    friend ptxkit_both {name} operator<=>(ptxkit_zero, {name} a) noexcept {{ return {turned}; }}")
     for op in _TESTS:
         for given, tested in ((f"{name} a, ptxkit_zero", op), (f"ptxkit_zero, {name} a", _TURNED[op])):
             test = _TESTS[tested].replace("{}", "a.value")
-            lines.append(f"    friend PTXKIT_BOTH bool operator{op}({given}) noexcept {{ return a.value {test}; }}")
+            lines.append(f"    friend ptxkit_both bool operator{op}({given}) noexcept {{ return a.value {test}; }}")
     lines.append("};")
     lines += [f"inline constexpr {name} {name}::{value}({number});" for value, number in values.items()]
     return "\n".join(lines)
 
 
 _NAMED = "\n".join(
-    f"PTXKIT_BOTH bool is_{name}(partial_ordering c) noexcept {{ return c {op} 0; }}"
+    f"ptxkit_both bool is_{name}(partial_ordering c) noexcept {{ return c {op} 0; }}"
     for name, op in (("eq", "=="), ("neq", "!="), ("lt", "<"), ("lteq", "<="), ("gt", ">"), ("gteq", ">="))
 )
 
 COMPARE = f"""#pragma once
 #if __cplusplus >= 202002L
-#define PTXKIT_BOTH __host__ __device__ constexpr
+#define ptxkit_both __host__ __device__ constexpr
 namespace std {{
 struct ptxkit_zero {{ __host__ __device__ consteval ptxkit_zero(ptxkit_zero*) noexcept {{}} }};
 class partial_ordering; class weak_ordering; class strong_ordering;
@@ -83,9 +83,9 @@ template <class T, class U, class Category = partial_ordering> concept three_way
 }};
 struct compare_three_way {{
     using is_transparent = void;
-    template <class T, class U> PTXKIT_BOTH auto operator()(T&& a, U&& b) const {{ return a <=> b; }}
+    template <class T, class U> ptxkit_both auto operator()(T&& a, U&& b) const {{ return a <=> b; }}
 }};
 }}
-#undef PTXKIT_BOTH
+#undef ptxkit_both
 #endif
 """

@@ -235,7 +235,7 @@ def test_rows_that_no_cluster_holds_are_refused():
     ("rows", "columns", "chosen"),
     [
         (1, 1024, "cluster"),
-        (32, 1024, "cluster"),
+        (32, 1024, "row_kernels_swapped"),
         (64, 1024, "row_kernels_early"),
         (1, 4096, "row_kernels_swapped"),
         (32, 4096, "row_kernels_swapped"),

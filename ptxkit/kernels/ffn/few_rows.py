@@ -72,8 +72,9 @@ def slower(w: Any) -> str | None:
     """``slower`` of the cluster: when its exchange of sums takes longer than a second launch, or when ``row_kernels_swapped``,
     which reads the weights faster, is predicted to be faster with its second launch.
 
-    A CTA sends the sums of the rows that exist and of a cluster's columns, four rows in a store. Clusters with other rows read
-    all weights again.
+    The second launch starts early, so that the latency of its first bytes is not counted for the exchange. A CTA sends the
+    sums of the rows that exist and of a cluster's columns, four rows in a store. Clusters with other rows read all weights
+    again.
     """
     tile = next((tile for tile in preferred(w) if usable(w, Tile(tile)) is True), None)
     if tile is None:
@@ -81,8 +82,8 @@ def slower(w: Any) -> str | None:
     rates = measured(w.device)
     exchange = cdiv(w.rows, 4) * tile["BN"] * rates.remote_store_us
     second = rates.swapped.launch_us + rates.swapped.latency_us  # before its first bytes arrive
-    if exchange > second:
-        return f"CTAs are predicted to exchange sums for {exchange:.3g} us, and a second launch takes {second:.3g} us"
+    if exchange > rates.swapped.launch_us:
+        return f"exchanges sums for {exchange:.3g} us by the model, and a second launch takes {rates.swapped.launch_us:.3g} us"
     bandwidth = rates.few_rows_gbs * 1e3 * w.device.sms / rates.sms  # bytes in a microsecond
     own = second + w.hidden * w.features * 2 / bandwidth + exchange
     product = swapped_us(w)

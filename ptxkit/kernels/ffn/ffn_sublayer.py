@@ -19,9 +19,6 @@ FOLD_THREADS = 256
 STATISTICS = ("statistics", "column_sums", "shift")
 MOST_EARLY_ROWS = 256  # up to which row_kernels_early was measured to be at least as fast as the other products of step 8,
 MOST_EARLY_ELEMENTS = 1 << 20  # and the elements of x up to which it was
-CLEARLY = 0.9
-"""The share of the predicted time of step 8 below which the swapped product is taken instead of row_kernels_early, which was
-faster on an H200 for 64 rows of 1024, where this share is 0.94, and slower where it is at most 0.87."""
 OBSERVED_REGISTERS = 224  # of a consumer thread: those of the warps that sum the statistics have 56
 NORM_FLOPS = 7  # of layernorm, for each element
 
@@ -313,7 +310,7 @@ class FfnSublayer(Workload):
         tile=linear.SWAPPED_TILE,
         constraint=usable_swapped,
         prefer=linear.preferred_swapped,
-        slower=lambda w: linear.slower_swapped(w, CLEARLY),
+        slower=linear.slower_swapped,
     )
     def row_kernels_swapped(self, t: Tile) -> list[Launch]:
         """For few rows: the product has the weights as its first operand, and loads some during the row kernel."""

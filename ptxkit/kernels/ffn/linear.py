@@ -204,9 +204,9 @@ def preferred_swapped(w: Any) -> Iterator[Mapping[str, Any]]:
     yield from swapped.preferred(of_rows(w))
 
 
-def slower_swapped(w: Any, clearly: float = steps.CLEARLY) -> str | None:
+def slower_swapped(w: Any) -> str | None:
     """Why the other products are faster, or not clearly slower (:func:`ptxkit.kernels.gemm.steps.swapped_slower`)."""
-    return steps.swapped_slower(of_rows(w), clearly)
+    return steps.swapped_slower(of_rows(w))
 
 
 def swapped_us(w: Any) -> float | None:
