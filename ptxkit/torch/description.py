@@ -503,7 +503,7 @@ def _gradient(title: str, backward: Backward, inputs: tuple[str, ...], outputs: 
         _check_gradients(title, found, shapes)
         return [found.get(n) for n in inputs]
 
-    return Gradient(save, compute)
+    return Gradient(save, compute, by_user=True)
 
 
 def _check_gradients(title: str, found: Any, shapes: Mapping[str, Sequence[int]]) -> None:

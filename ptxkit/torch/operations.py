@@ -126,6 +126,7 @@ class Gradient:
         save: (arguments by name, results by name) -> tensors to keep for the backward pass.
         compute: (tensors kept, options by name, gradients of the visible results, whether each tensor argument needs its
             gradient) -> the gradient of each tensor argument, or None.
+        by_user: whether a function of a user computes it, whose errors are reported as they are.
     """
 
     save: Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Sequence[torch.Tensor]]
@@ -133,6 +134,7 @@ class Gradient:
         [Sequence[torch.Tensor], Mapping[str, Any], Sequence[torch.Tensor], Sequence[bool]],
         Sequence[torch.Tensor | None],
     ]
+    by_user: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -618,6 +620,8 @@ class Operation:
         try:
             return self.gradient.compute(saved, options, grads, wanted)
         except UsageError as error:
+            if self.gradient.by_user:
+                raise
             instead = "detach its result, or call it under torch.no_grad()"
             raise NotImplementedError(
                 f"ptxkit.torch.{self.title} has no derivative for these tensors ({error}); {instead}"
