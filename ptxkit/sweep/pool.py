@@ -1,4 +1,4 @@
-"""A pool of processes of which each may die: what one that died may have executed is executed once more, alone."""
+"""A pool of processes of which each may die: what one that died may have executed is executed again, alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pool:
 
     When a process of ``ProcessPoolExecutor`` dies, as by the system for want of memory, all of its processes end, and no future
     has a result. Here others are started. Functions that had not begun are executed by them. Of the others one may be the
-    reason: they are executed one after another, each alone in a process. A function that ends this process, too, is given up.
+    reason: they are executed one after another, each alone in a process. A function that ends two of these is given up.
 
     Args:
         make: starts a pool with a number of processes. slots: how many.
@@ -67,7 +67,7 @@ class Pool:
         """Execute ``function(*arguments)`` in a process.
 
         The future raises what the function raises; :class:`~ptxkit.errors.FaultError` if two processes died while they executed
-        it; :class:`~ptxkit.errors.UnavailableError` if processes die whatever they execute.
+        it alone; :class:`~ptxkit.errors.UnavailableError` if processes die whatever they execute.
         """
         job = _Job(function, arguments)
         self._start(job)
@@ -124,23 +124,29 @@ class Pool:
             self._again.submit(self._start, job)
 
     def _execute_alone(self, job: _Job) -> None:
-        """Execute a job while no other is executed by its process; in the thread for it."""
-        with self._starting:
-            if self._over:
-                job.future.cancel()
+        """Execute a job while no other is executed by its process, twice if the process dies; in the thread for it.
+
+        What was in a queue when the first process died had perhaps not begun, so that only deaths here count.
+        """
+        for _ in range(2):
+            with self._starting:
+                if self._over:
+                    job.future.cancel()
+                    return
+                self._single = self._single or self._make(1)
+                try:
+                    future = _submit(self._single, job)
+                except BrokenProcessPool:  # its process has died
+                    self._single = self._make(1)
+                    future = _submit(self._single, job)
+            if not isinstance(future.exception(), BrokenProcessPool):
+                self._answer(job, future)
                 return
-            self._single = self._single or self._make(1)
-            try:
-                future = _submit(self._single, job)
-            except BrokenProcessPool:  # its process has died without a job
-                self._single = self._make(1)
-                future = _submit(self._single, job)
-        if not isinstance(future.exception(), BrokenProcessPool):
-            self._answer(job, future)
-        elif self._over:
+            if not self._over:
+                self.deaths += 1
+        if self._over:
             job.future.cancel()
         else:
-            self.deaths += 1
             self._give_up(job)
 
     def _answer(self, job: _Job, future: Future[Any]) -> None:
@@ -159,7 +165,7 @@ class Pool:
             why = "the processes that compile die, whatever they execute; is there enough memory? --jobs takes fewer"
             job.future.set_exception(UnavailableError(why))
             return
-        why = "two processes died while they executed it, the second one with nothing else; is there enough memory?"
+        why = "two processes died while they executed it and nothing else; is there enough memory?"
         job.future.set_exception(FaultError(f"quarantined: {why}"))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ptxkit.errors import FaultError, UnavailableError
-from ptxkit.sweep.pool import HOPELESS, Pool
+from ptxkit.sweep.pool import HOPELESS, Pool, _Job
 
 MAKE = partial(ProcessPoolExecutor, mp_context=get_context("spawn"))
 
@@ -43,12 +43,18 @@ def test_a_function_that_kills_its_processes_is_given_up_and_all_others_have_a_r
     numbers = range(12)
     futures = [pool.submit(abs, -number) for number in numbers]
     futures[5:5] = [pool.submit(kill, signal.SIGKILL)]
+    futures += [pool.submit(abs, -12), once := pool.submit(kill_once, tmp_path / "mark")]
     with pytest.raises(FaultError, match="quarantined: two processes died while they executed it"):
         futures.pop(5).result(60)
-    assert [future.result(60) for future in futures] == [*numbers]
+    assert isinstance(once.result(60), int)
+    assert [future.result(60) for future in futures[:-1]] == [*numbers, 12]
     assert pool.deaths >= 2
-    # only now: what waits in a process's queue when another one dies counts as begun
-    assert isinstance(pool.submit(kill_once, tmp_path / "mark").result(60), int)
+
+
+def test_what_had_not_begun_when_another_process_died_has_two_tries_of_its_own(pool, tmp_path):
+    job = _Job(kill_once, (tmp_path / "mark",))
+    pool._execute_alone(job)
+    assert isinstance(job.future.result(60), int) and pool.deaths == 1
 
 
 def test_a_process_that_dies_without_a_function_is_replaced(pool):

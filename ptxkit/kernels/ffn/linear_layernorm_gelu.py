@@ -196,7 +196,7 @@ class LinearLayernormGelu(Workload):
         slower=slower_multicast,
     )
     def row_kernels_multicast(self, t: Tile) -> list[Launch]:
-        """For some hundred rows: tiles with any multiple of 8 rows, and both operands loaded for a cluster."""
+        """For 32 to 128 rows: tiles with any multiple of 8 rows, and both operands loaded for a cluster."""
         return [*linear.multicast_launches(self, t, {"a": "x", "b": "w", "c": "biased"}), *self.layernorm]
 
     @variant(
