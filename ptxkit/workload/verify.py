@@ -38,6 +38,7 @@ class Verdict:
         elements: number of compared elements. mismatches: number of elements outside the tolerance.
         worst: a description of the first element outside the tolerance; "" if verified.
         explanation: a description of all wrong elements in several lines, of which ``worst`` is the first; "" if verified.
+        less_accurate: of a peer's verified results that exceed the kernel's tolerance, by how much; else "".
     """
 
     verified: bool
@@ -48,6 +49,7 @@ class Verdict:
     mismatches: int
     worst: str = ""
     explanation: str = ""
+    less_accurate: str = ""
 
     @classmethod
     def refused(cls, worst: str, elements: int = 0, mismatches: int = 0) -> Verdict:

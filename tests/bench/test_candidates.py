@@ -172,8 +172,8 @@ def test_what_a_peer_keeps_of_its_inputs_is_renewed_before_results_are_compared(
 def test_the_same_bytes_are_compared_once_and_others_again(monkeypatch):
     from ptxkit.bench.measure import candidates
 
-    compared, compare_all = [], candidates.compare_all
-    monkeypatch.setattr(candidates, "compare_all", lambda *args: compared.append(args) or compare_all(*args))
+    compared, judged = [], candidates.judged
+    monkeypatch.setattr(candidates, "judged", lambda *args: compared.append(args) or judged(*args))
     sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
     results = {}
 

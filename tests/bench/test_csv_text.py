@@ -42,9 +42,11 @@ def test_empty_columns_are_left_out(results):
 
 def test_why_there_are_no_figures_is_said(results):
     unfused, fused, torch = results.cases[0].rows
-    rows = (replace(unfused, skipped="no wgmma"), replace(fused, verified=False, worst="y[3] is 7"), torch)
+    wrong, marked = replace(fused, verified=False, worst="y[3] is 7"), replace(torch, less_accurate="by 2")
+    rows = (replace(unfused, skipped="no wgmma"), wrong, marked)
     found = lines(csv_text.results_csv(replace(results, cases=(replace(results.cases[0], rows=rows),))))
-    assert [(line["state"], line["reason"]) for line in found[:2]] == [("skipped", "no wgmma"), ("WRONG", "y[3] is 7")]
+    states = [("skipped", "no wgmma"), ("WRONG", "y[3] is 7"), ("less accurate", "by 2")]
+    assert [(line["state"], line["reason"]) for line in found] == states
 
 
 def test_two_results_have_both_times_and_the_word(results):

@@ -15,6 +15,7 @@ from ptxkit.errors import FaultError, LaunchError
 from ptxkit.runtime.abilities import Sensors
 from ptxkit.workload.verify import Verdict
 
+ROUNDED = Verdict(True, 0, 0, 0, 10, 0, less_accurate="3 of 10 elements of y exceed the tolerance")
 RIGHT, WRONG = Verdict(True, 0, 0, 0, 10, 0), Verdict(False, 1, 1, 1, 10, 1, "y[3] is 7, the reference says 8")
 
 
@@ -157,6 +158,13 @@ def test_a_wrong_result_is_not_timed():
     assert row.verified is False
     assert row.cold is None
     assert row.worst == WRONG.worst
+
+
+@pytest.mark.parametrize("verdicts", [(ROUNDED, RIGHT, RIGHT), (RIGHT, RIGHT, ROUNDED)], ids=["before", "after"])
+def test_a_less_accurate_result_is_timed_and_marked(verdicts):
+    (row,), _ = measured(Script({"a": 4.0}), Scripted("a", *verdicts))
+    assert (row.verified, row.less_accurate) == (True, ROUNDED.less_accurate)
+    assert row.cold and row.hot
 
 
 def test_wrong_on_fresh_inputs_is_wrong():

@@ -156,6 +156,17 @@ def test_the_report_has_means_wins_and_the_regret_by_family(sampled):
     assert any("matmul_wgmma m=1 n=8 k=8: no peer computes it" in note for note in families.notes)
 
 
+def test_less_accurate_peers_take_part_and_are_named(sampled):
+    first, *others = sampled.cases
+    variant, peer = first.rows
+    marked = replace(peer, less_accurate="3 of 9 elements of y exceed the tolerance")
+    cases = (replace(first, rows=(variant, marked, replace(marked, name="compile"))), *others)
+    _, families = report.shapes_tables(replace(sampled, cases=cases))
+    assert families.rows[0][1] == "2"
+    at = families.notes.index("Less accurate results of peers (docs/benchmarking.md):")
+    assert families.notes[at + 1] == "  softmax rows=1 cols=2: torch, compile: 3 of 9 elements of y exceed the tolerance"
+
+
 def test_csv_has_a_line_for_each_case(sampled):
     header, *lines = report.shapes_csv(sampled).splitlines()
     assert len(lines) == 3 and header.startswith("family,case,chosen,variant,cold_median_us,peer")

@@ -27,6 +27,13 @@ def test_wrong_alarmed_and_skipped_rows_are_said():
     assert "fused: ALARM: cold: too fast" in table.notes
 
 
+def test_less_accurate_peers_are_said():
+    case = make_results().cases[0]
+    rows = (*case.rows[:-1], replace(case.rows[-1], less_accurate="3 of 10 elements of y exceed the tolerance"))
+    table = tables.case_table(replace(case, rows=rows), 4250.0)
+    assert "torch: less accurate: 3 of 10 elements of y exceed the tolerance" in table.notes
+
+
 def test_markdown_is_a_table_of_its_own(results):
     table = tables.case_table(results.cases[0], 4250.0)
     lines = tables.render(table, "markdown").splitlines()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ptxkit.bench.measure import dropout
+from ptxkit.bench.measure.library_accuracy import judged
 from ptxkit.bench.results.results import Accuracy, Row
 from ptxkit.compiler.elf import machine_code
 from ptxkit.errors import PtxkitError
@@ -20,7 +21,7 @@ from ptxkit.workload.case import with_complaints
 from ptxkit.workload.data import Prepared, not_prepared
 from ptxkit.workload.launch import Generated
 from ptxkit.workload.parallel import digest_of
-from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
+from ptxkit.workload.verify import Verdict, error_percentiles
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers.base import Peer
@@ -310,8 +311,8 @@ class PeerCandidate:
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
         if not expected:  # a comparison without outputs would always succeed
             return None
-        rule = self.sets.data.tolerance_rule(own=self.calls[which].tolerance)
-        verdict = with_complaints(compare_all(outputs, expected, rule), self.sets.overwritten())
+        verdict = judged(outputs, expected, self.sets.data, self.calls[which].tolerance)
+        verdict = with_complaints(verdict, self.sets.overwritten())
         return Comparison(verdict, outputs, expected)
 
     def _dropped(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:
@@ -330,7 +331,7 @@ class PeerCandidate:
             return None
         cut = dropout.reduced_outputs(own, outputs)
         expected, complaint = dropout.nearest(choices, cut)
-        verdict = compare_all(cut, expected, data.tolerance_rule(own=self.calls[which].tolerance))
+        verdict = judged(cut, expected, data, self.calls[which].tolerance)
         return Comparison(dropout.objected(verdict, complaint), cut, expected)
 
 

@@ -134,6 +134,7 @@ class Session:
                 verified=verdict.verified,
                 worst=verdict.worst,
                 explanation=verdict.explanation,
+                less_accurate=verdict.less_accurate,
                 accuracy=accuracy,
             )
             if not verdict.verified:
@@ -233,6 +234,8 @@ class Session:
                     verdict = candidates[i].check_graph(track.replay, track.sets - 1)
                     if verdict is not None and not verdict.verified:
                         self._wrong(i, f"{what} after timing, {track.mode}: ", verdict.worst, verdict.explanation)
+                    elif verdict is not None and not self.rows[i].less_accurate:
+                        self.rows[i] = replace(self.rows[i], less_accurate=verdict.less_accurate)
         if changed:
             self._report_changed(changed[0], found)
 

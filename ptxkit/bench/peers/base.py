@@ -41,8 +41,9 @@ class PeerCall:
             measures the device's time.
         launches: number of kernels of one call; 0 if unknown.
         random: the dropped elements depend on the peer's random numbers.
-        tolerance: tolerance that replaces that of the workload, if the peer rounds differently: of all outputs, or of those
-            that it names, where the others have the default.
+        tolerance: tolerance of results that the peer rounds in another way than libraries usually do (see
+            :mod:`ptxkit.bench.measure.library_accuracy`): of all outputs, or of those that it names, where the others have the
+            default.
         renew: prepares again, in the same memory, what the call keeps of its inputs, such as compressed weights; called before
             results are compared, because other inputs may have been written to the arrays. None if it keeps nothing.
     """

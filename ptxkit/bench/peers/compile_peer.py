@@ -16,6 +16,8 @@ from ptxkit.bench.peers.torch_ops import TorchOp
 from ptxkit.bench.peers.torch_peer import TorchPeer
 from ptxkit.files import user_directory
 
+LOGGERS = ("torch._inductor.select_algorithm", "torch._subclasses.fake_tensor")
+
 
 class CompilePeer(TorchPeer):
     """The functions of the torch peer, compiled for fixed shapes."""
@@ -37,15 +39,18 @@ class CompilePeer(TorchPeer):
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
-        """See :meth:`TorchPeer.warming_up`. Suppresses torch's messages about autotuning."""
-        logger = logging.getLogger("torch._inductor.select_algorithm")
-        level = logger.level
-        logger.setLevel(logging.CRITICAL)
+        """See :meth:`TorchPeer.warming_up`. Suppresses torch's messages about autotuning, and about sizes that it refuses, for
+        which it raises an exception as well."""
+        loggers = [logging.getLogger(name) for name in LOGGERS]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         try:
             with redirect_stderr(io.StringIO()):
                 yield
         finally:
-            logger.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _copied(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,8 +33,7 @@ class TorchOp:
         outputs: names of the function's results, in order.
         when: sizes and options that it supports.
         random: whether the outputs depend on torch's random numbers.
-        tolerance: tolerance that replaces that of the workload, if torch rounds differently, or a function of the workload that
-            gives it.
+        tolerance: see :class:`ptxkit.bench.peers.base.PeerCall`; or a function of the workload that gives it.
         mode: mode of torch.compile, if it is not the default.
         inputs: names of the function's inputs, in order; None for the names of its parameters.
     """
@@ -105,8 +104,6 @@ def find(workload: Workload) -> TorchOp | None:
             random=lambda w: False,
             mode=AUTOTUNED,
             inputs=product_inputs(gemm),
-            # torch also rounds before the factor, the bias or the activation
-            tolerance=None if gemm.plain and gemm.alpha == 1 else Tolerance(relative=2**-6, absolute=2e-2),
         )
     bundled = is_bundled(workload)
     found = OPS.get(workload.name) if bundled else None

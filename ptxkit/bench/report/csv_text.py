@@ -48,6 +48,8 @@ def _compared_cells(c: Compared) -> list[Cell]:
 def _state(case: CaseResult, row: Row) -> str:
     if row.skipped or row.error:
         return "skipped" if row.skipped else "error"
+    if row.verified and row.less_accurate:
+        return "less accurate"
     return {True: "verified", False: "WRONG", None: "not compared"}[row.verified]
 
 
@@ -85,7 +87,7 @@ COLUMNS: Mapping[str, Column] = {
     "version": lambda case, row: row.version,
     "tile": lambda case, row: " ".join(f"{k}={v}" for k, v in row.tile.items()),
     "state": _state,
-    "reason": lambda case, row: row.skipped or row.error or row.worst or " ".join(row.alarms),
+    "reason": lambda case, row: row.skipped or row.error or row.worst or row.less_accurate or " ".join(row.alarms),
     **_timed_columns("cold"),
     **_timed_columns("hot"),
     "bandwidth_gbs": lambda case, row: row.bandwidth_gbs,

@@ -64,7 +64,7 @@ def _notes(results: Results, l2_bytes: int, gpu: str) -> list[str]:
 def _reason(row: Row) -> str:
     if row.verified is False:
         return f"WRONG: {row.worst}"
-    return row.skipped or row.error or ""
+    return row.skipped or row.error or (f"less accurate: {row.less_accurate}" if row.less_accurate else "")
 
 
 def _size(case: CaseResult) -> str:

@@ -103,6 +103,7 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
         notes.append(f"{count} of {len(results.cases)} cases have no time of a variant and a peer:")
         paired = {id(c.case) for c in found}
         notes += [f"  {_name(case)}: {_why_not(case)}" for case in results.cases if id(case) not in paired]
+    notes += _less_accurate(results)
     return Table(
         f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)]
     )
@@ -186,6 +187,18 @@ def _absent(results: Results, left_out: Sequence[str]) -> list[str]:
         *(f"{name}: not available, {why}" for name, why in results.absent.items()),
         *(f"left out: {t}" for t in left_out),
     ]
+
+
+def _less_accurate(results: Results) -> list[str]:
+    """The peers whose results have the roundings of libraries, a line for each case and error."""
+    found = []
+    for case in results.cases:
+        by_text: dict[str, list[str]] = {}
+        for row in case.rows:
+            if row.less_accurate:
+                by_text.setdefault(row.less_accurate, []).append(row.name)
+        found += [f"  {_name(case)}: {', '.join(names)}: {text}" for text, names in by_text.items()]
+    return ["Less accurate results of peers (docs/benchmarking.md):", *found] if found else []
 
 
 def _why_not(case: CaseResult) -> str:

@@ -61,6 +61,7 @@ def case_table(case: CaseResult, roof_gbs: float | None) -> Table:
     notes = [f"{row.name}: skipped, {row.skipped}" for row in case.rows if row.skipped]
     notes += [f"{row.name}: error: {row.error}" for row in case.rows if row.error]
     notes += [f"{row.name}: WRONG: {row.worst}" for row in case.rows if row.verified is False]
+    notes += [f"{row.name}: less accurate: {row.less_accurate}" for row in case.rows if row.less_accurate]
     notes += [f"{row.name}: ALARM: {alarm}" for row in case.rows for alarm in row.alarms]
     notes += [f"{row.name}: {row.note}" for row in case.rows if row.note and row.cold]
     if any(row.cold for row in case.rows):

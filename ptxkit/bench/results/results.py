@@ -142,6 +142,8 @@ class Row:
         warnings: what the compiler remarked, mapped to source lines.
         verified: every output was right before the timing, and after it. None where nothing was compared.
         worst: the first element that was not, in words. explanation: all that is known of the wrong elements, in several lines.
+        less_accurate: of a peer whose results have the roundings of a library, by how much they exceed the tolerance of the
+            kernel; else "".
         cold: with none of its data in the L2 cache. hot: with whatever the call before left there.
         bandwidth_gbs, tflops: the minimum bytes and the flops of the work over the cold median.
         roof_fraction: time at the case's ceiling (:attr:`CaseResult.ceiling`) over the cold median; None without a ceiling.
@@ -168,6 +170,7 @@ class Row:
     verified: bool | None = None
     worst: str = ""
     explanation: str = ""
+    less_accurate: str = ""
     accuracy: Accuracy | None = None
     cold: Timed | None = None
     hot: Timed | None = None

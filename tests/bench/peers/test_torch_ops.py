@@ -289,8 +289,9 @@ def test_a_compiled_function_has_a_code_object_of_its_own():
     assert _copied(np.sin) is np.sin
 
 
-def test_what_torch_prints_while_it_tunes_is_not_shown(capsys):
-    logger = logging.getLogger("torch._inductor.select_algorithm")
+@pytest.mark.parametrize("name", ["torch._inductor.select_algorithm", "torch._subclasses.fake_tensor"])
+def test_what_torch_prints_while_it_tunes_or_refuses_sizes_is_not_shown(capsys, name):
+    logger = logging.getLogger(name)
     before = logger.level
     with CompilePeer().warming_up():
         print("candidates", file=sys.stderr)

@@ -1,0 +1,137 @@
+"""Judges the results of peers: right as those of ptxkit's kernels must be, less accurate, or wrong.
+
+A library rounds where a fused kernel does not: between operations, and, as cuBLAS and torch do by default, the parts of a sum
+that several CTAs compute. Such an error is in proportion to what was rounded, not to the result, which is smaller where terms
+cancel. A result with such errors is what users of the library get: it is compared, and the report states by how much it exceeds
+the tolerance of ptxkit's own kernels. Other errors, such as a wrong element, a permuted result or a missing scale, are larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ptxkit.workload.data import Data, is_array
+from ptxkit.workload.element_errors import Format
+from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.tolerance import Rule
+from ptxkit.workload.verify import Verdict, allowed_errors, compare, compare_all
+
+HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""By 16-bit type, the largest error of one rounding relative to the rounded number."""
+OF_FLOAT32 = 2.0**-24
+ROUNDINGS = 16.0
+"""The permitted error, in half units of the result and of the typical magnitude around it. One rounding of a normally
+distributed number has a standard deviation of about half of a half unit of the typical one; 5.7 times that of 32 roundings,
+which is the largest among 10 ** 8 elements, is 16."""
+ROUNDINGS_RMS = 6.0
+"""The permitted root mean square of the errors, in half units of that of the reference: twice that of 32 roundings. It finds a
+wrong scale or a missing term that changes all elements by less than single ones may differ."""
+
+
+def judged(
+    outputs: Mapping[str, np.ndarray[Any, Any]],
+    expected: Mapping[str, Any],
+    data: Data,
+    stated: Tolerance | Mapping[str, Tolerance] | None = None,
+) -> Verdict:
+    """The verdict on the outputs of a peer; :attr:`Verdict.less_accurate` says by how much they exceed the kernel's tolerance.
+
+    Args:
+        expected: the references to compare with, by the names of the outputs.
+        data: of the kernel, whose tolerance comes first.
+        stated: the peer's own tolerance; results within it are accepted as well.
+    """
+    strict = data.tolerance_rule()
+    first = compare_all(outputs, expected, strict)
+    if first.verified:
+        return first
+    wide = widened(strict, {name: outputs[name].dtype for name in expected}, expected, data.inputs.values())
+    verdicts = [compare_all(outputs, expected, wide)]
+    if stated is not None:
+        verdicts.insert(0, compare_all(outputs, expected, data.tolerance_rule(own=stated)))
+    accepted = next((verdict for verdict in verdicts if verdict.verified), None)
+    if accepted is None:
+        return verdicts[-1]
+    return replace(accepted, less_accurate=_excess(outputs, expected, strict))
+
+
+def widened(
+    strict: Rule, dtypes: Mapping[str, np.dtype[Any]], expected: Mapping[str, Any], inputs: Iterable[Any]
+) -> Rule:
+    """The rule for results that a library has rounded between operations, of kernels with the rule ``strict``.
+
+    Outputs that must be equal to the reference, and integers, keep their tolerance.
+    """
+    kinds = [value.dtype for value in inputs if is_array(value)]
+    found = {}
+    for name, dtype in dtypes.items():
+        reference = np.asarray(expected[name])
+        own, _ = strict.resolved(dtype, reference, name)
+        form = Format.of(dtype)
+        if form is None or own == Tolerance():
+            found[name] = own
+            continue
+        found[name] = _of_output(own, form, half_unit([*kinds, dtype]), reference)
+    return Rule(None, "that of libraries, which round between operations", None, found, strict.known)
+
+
+def half_unit(dtypes: Iterable[np.dtype[Any]]) -> float:
+    """The largest relative error of rounding an intermediate result: to the coarsest 16-bit type among those of a kernel.
+
+    Libraries compute with 8-bit types in bfloat16.
+    """
+    names = {"bfloat16" if "8_e" in dtype.name else dtype.name for dtype in dtypes}
+    return max((HALF_UNITS[name] for name in names & HALF_UNITS.keys()), default=OF_FLOAT32)
+
+
+def _of_output(own: Tolerance, form: Format, half: float, reference: np.ndarray[Any, Any]) -> Tolerance:
+    """The tolerance of one output: see :data:`ROUNDINGS`; numbers below the smallest normal one have errors of whole units."""
+    error = ROUNDINGS * half
+    rms = own.rms or max(own.relative, own.typical)
+    smallest = form.smallest_normal * 2.0**-form.mantissa_bits
+    return Tolerance(
+        relative=max(own.relative, error),
+        absolute=own.absolute,
+        ulp=max(own.ulp, ROUNDINGS / 2 if form.mantissa_bits > 3 else 1.0),
+        typical=own.typical + error,
+        rms=max(rms, ROUNDINGS_RMS * half, smallest / (_root_mean_square(reference) or 1.0)),
+    )
+
+
+def _root_mean_square(reference: np.ndarray[Any, Any]) -> float:
+    """Over the finite elements."""
+    with np.errstate(all="ignore"):
+        squares = np.square(reference.astype(np.float64, copy=False))
+    finite = np.isfinite(squares)
+    return float(np.sqrt(squares.mean(where=finite))) if finite.any() else 0.0
+
+
+def _excess(outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any], strict: Rule) -> str:
+    """By how much outputs exceed the tolerance, in words."""
+    parts = []
+    for name in expected:
+        actual, reference = outputs[name], np.asarray(expected[name])
+        verdict = compare(name, actual, reference, strict)
+        if verdict.verified:
+            continue
+        text = f"{verdict.mismatches:,} of {verdict.elements:,} elements of {name} exceed the tolerance of ptxkit's kernels"
+        if not verdict.mismatches:
+            text = verdict.worst
+        elif Format.of(actual.dtype) is None:
+            text += f", by up to {verdict.max_abs_error:.3g}"
+        else:
+            text += f", the largest error is {_times(actual, reference, strict, name):.2g} times the permitted one"
+        parts.append(text)
+    return "; ".join(parts)
+
+
+def _times(actual: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], strict: Rule, name: str) -> float:
+    """The largest error over the permitted one."""
+    allowed = allowed_errors(actual.dtype, reference, strict, name)
+    with np.errstate(all="ignore"):
+        ratio = np.abs(actual.astype(np.float64) - reference.astype(np.float64)) / allowed
+    return float(np.nanmax(ratio[np.isfinite(ratio)], initial=0.0))
