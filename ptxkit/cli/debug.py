@@ -202,4 +202,5 @@ def _file_session(
     _ = prepared.expected  # a missing file is an error now
     built = built_of(prepared)
     case = execute.Case(built.workload, device, seed)
-    return session_of(case, built, settings, partial(compared, prepared, tolerance=tolerance))
+    compare = partial(compared, prepared, tolerance=tolerance, smallest_store=built.smallest_store)
+    return session_of(case, built, settings, compare)

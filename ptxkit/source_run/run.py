@@ -147,7 +147,7 @@ def run_call(
     for name, file in call.saved.items():
         save_npy(file, outputs[name])
     poisons = case.poisons
-    verdict = compared(prepared_files, case, tolerance)
+    verdict = compared(prepared_files, case, tolerance, built.smallest_store)
     if verdict is not None and verdict.verified:
         with limit.around(call.title):
             verdict = _again(prepared_files, prepared, tolerance, measured.counters) or verdict
@@ -171,11 +171,17 @@ def run_call(
     )
 
 
-def compared(prepared: Prepared, case: execute.Case, tolerance: Tolerance | Rule | None = None) -> Verdict | None:
-    """The arrays of a case after a launch, compared with ``--expect``; None without it."""
+def compared(
+    prepared: Prepared, case: execute.Case, tolerance: Tolerance | Rule | None, smallest_store: int
+) -> Verdict | None:
+    """The arrays of a case after a launch, compared with ``--expect``; None without it.
+
+    Args:
+        smallest_store: bytes of the kernel's smallest write; elements of more bytes may be written in part.
+    """
     if not prepared.expected:
         return None
-    verdict = compare_all(case.outputs(), prepared.expected, tolerance, case.poisons)
+    verdict = compare_all(case.outputs(), prepared.expected, tolerance, case.poisons, smallest_store)
     return with_complaints(verdict, case.undefined(prepared.expected))
 
 
@@ -200,7 +206,7 @@ def _again(
         case.reset(poison)
         prepared.launch()
         case.device.synchronize()
-        verdict = compared(files, case, tolerance)
+        verdict = compared(files, case, tolerance, smallest)
         if verdict is not None and not verdict.verified:
             what = "with other contents of the arrays that start uninitialised: "
             return replace(verdict, worst=what + verdict.worst, explanation=what + verdict.explanation)

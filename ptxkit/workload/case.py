@@ -268,7 +268,8 @@ class Case:
         key = self._verdict_key(variant, own)
         verdict = self.data.verdicts.get(key)
         if verdict is None:
-            verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
+            rule = self.data.tolerance_rule(variant, own)
+            verdict = compare_all(outputs, self.expected, rule, poisons, smallest_store)
             if verdict.verified:
                 self.data.verdicts[key] = verdict
         return with_complaints(verdict, [*self.undefined(outputs), *self.overwritten()])

@@ -146,7 +146,7 @@ class Prepared:
         self.case.device.synchronize()
         if verified is not None and self.case.digests() == verified and not self.case.overwritten():
             return None
-        verdict = self.case.verify(self.build.variant, own)
+        verdict = self.case.verify(self.build.variant, own, self.build.smallest_store)
         if verdict.verified:
             return None
         what = "on a launch after the first: "

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ptxkit.workload.element_errors import Format
+
 Array = npt.NDArray[Any]
 Sentinel = int | bytes
 """The contents of an array before a launch: the value of every byte, or the bytes of every element."""
@@ -132,17 +134,19 @@ def _ordinal(n: int) -> str:
 
 
 def explanations(
-    actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel | None
+    actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel | None, smallest_store: int = 1
 ) -> Iterator[str]:
     """The values of wrong elements: never written, NaN, zero, a neighbour's value, a multiple of the reference.
 
     Args:
         poison: the contents of the output before the launch, or None.
+        smallest_store: bytes of the kernel's smallest write; elements of more bytes may be written in part.
     """
     flat = np.flatnonzero(wrong)
     total = flat.size
     unwritten = int(np.count_nonzero(holds(actual, poison)[flat])) if poison is not None else 0
-    octets = "" if poison is None else _unwritten_bytes(actual, wrong, poison)
+    in_part = poison is not None and smallest_store < actual.dtype.itemsize
+    octets = _unwritten_bytes(actual, wrong, poison) if in_part and poison is not None else ""
     if octets:
         yield octets
     elif unwritten:
@@ -181,12 +185,27 @@ def _neighbours(found: Array, reference: Array, flat: Array, shape: tuple[int, .
 
 def _unwritten_bytes(actual: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel) -> str:
     """The bytes that hold the sentinel in nearly all wrong elements, if the others do not; "" if there are none."""
-    marked = wrong.reshape(-1)
-    where = holds_in_part(actual.reshape(-1)[marked][:EXAMINED], poison).mean(0) >= SHARE
+    found = actual.reshape(-1)[wrong.reshape(-1)][:EXAMINED]
+    where = (holds_in_part(found, poison) & ~_computed_nan(found)[:, None]).mean(0) >= SHARE
     if not where.any() or where.all():
         return ""
     numbers = np.flatnonzero(where).tolist()
     return f"byte{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} of the elements never written"
+
+
+def _computed_nan(array: Array) -> npt.NDArray[np.bool_]:
+    """Which elements are a NaN as instructions return it, by its bits, of which some are those of a sentinel.
+
+    Its significand has the highest bit set, in results of x86 and of conversions, or all bits, in those of NVIDIA GPUs.
+    """
+    form = Format.of(array.dtype)
+    if form is None or array.dtype.itemsize not in (2, 4, 8):
+        return np.zeros(array.size, np.bool_)
+    kind = np.dtype(f"u{array.dtype.itemsize}").type
+    significand = array.view(kind) & kind((1 << form.mantissa_bits) - 1)
+    usual = (1 << form.mantissa_bits - 1, (1 << form.mantissa_bits) - 1)
+    with np.errstate(invalid="ignore"):
+        return np.isnan(array) & np.isin(significand, np.array(usual, kind))
 
 
 def _multiples(found: Array, reference: Array) -> Iterator[str]:

@@ -63,6 +63,7 @@ def compare(
     expected: npt.ArrayLike,
     tolerance: Tolerance | Rule | None = None,
     poison: mismatch.Sentinel | None = None,
+    smallest_store: int = 1,
 ) -> Verdict:
     """Compare one output with its reference.
 
@@ -72,6 +73,7 @@ def compare(
         expected: the reference, of the same shape; float64 for floating-point outputs.
         tolerance: a tolerance or a rule; None for the default of the output's dtype without sums.
         poison: the contents of the output before the launch, with which unwritten elements are counted.
+        smallest_store: bytes of the kernel's smallest write; elements of more bytes may be written in part.
 
     Raises:
         DescriptionError: the shapes differ, or one of the arrays does not contain real numbers.
@@ -115,7 +117,9 @@ def compare(
     for block, part in zip(every, parts, strict=True):
         if part.wrong is not None:
             wrong[block] = part.wrong
-    wrong_output = _WrongOutput(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)
+    wrong_output = _WrongOutput(
+        name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison, smallest_store
+    )
     mismatches = int(np.count_nonzero(wrong))
     return Verdict(
         False, abs_error, rel_error, ulp_error, actual.size, mismatches, wrong_output.first, wrong_output.text
@@ -159,6 +163,7 @@ class _WrongOutput:
     wrong: npt.NDArray[np.bool_]
     tolerance: str
     poison: mismatch.Sentinel | None
+    smallest_store: int
 
     @property
     def first(self) -> str:
@@ -171,7 +176,7 @@ class _WrongOutput:
         if count > 1:
             lines.append(f"  worst: {mismatch.comparison(self.name, self.actual, self.expected, self._worst())}")
         lines.append(f"  where: {mismatch.places(self.wrong)}")
-        held = "; ".join(mismatch.explanations(self.actual, self.expected, self.wrong, self.poison))
+        held = "; ".join(mismatch.explanations(self.actual, self.expected, self.wrong, self.poison, self.smallest_store))
         lines += [f"  what they hold: {held}"] if held else []
         lines.append(f"  tolerance: {self.tolerance}")
         return "\n".join(lines)
@@ -217,14 +222,18 @@ def compare_all(
     expected: Mapping[str, npt.ArrayLike],
     tolerance: Tolerance | Rule | None = None,
     poisons: Mapping[str, mismatch.Sentinel] | None = None,
+    smallest_store: int = 1,
 ) -> Verdict:
     """Compare all outputs; the errors are the largest of all outputs, and ``worst`` describes the first wrong output.
 
     Args:
         poisons: output name -> its contents before the launch, for poisoned outputs.
+        smallest_store: bytes of the kernels' smallest write; elements of more bytes may be written in part.
     """
     before = poisons or {}
-    verdicts = [compare(name, actual[name], expected[name], tolerance, before.get(name)) for name in expected]
+    verdicts = [
+        compare(name, actual[name], expected[name], tolerance, before.get(name), smallest_store) for name in expected
+    ]
     return Verdict(
         verified=all(v.verified for v in verdicts),
         max_abs_error=max((v.max_abs_error for v in verdicts), default=0.0),

@@ -221,6 +221,23 @@ def test_elements_that_were_never_written_are_counted():
     assert "where: the last 10 elements" in verdict.explanation and "all never written" in verdict.explanation
 
 
+@pytest.mark.parametrize("bits, dtype", [(0x7FFFFFFF, f32), (0xFFC00000, f32), (0x7FFF, bf16), (0xFE00, np.float16)])
+def test_nan_that_was_computed_counts_as_written(bits, dtype):
+    """Some bytes of the NaN that a GPU or an x86 returns are those of the sentinel 0xFF."""
+    y = np.linspace(1, 2, 100)
+    actual = np.full(100, bits, f"u{np.dtype(dtype).itemsize}").view(dtype)
+    held = compare("y", actual, y, poison=0xFF, smallest_store=1).explanation
+    assert "what they hold: all NaN" in held and "written" not in held
+
+
+@pytest.mark.parametrize("smallest_store, text", [(2, "bytes 2, 3 of the elements never written"), (4, "")])
+def test_bytes_count_as_unwritten_only_where_a_store_is_smaller_than_an_element(smallest_store, text):
+    y = np.arange(100)
+    actual = (-2 - y * 37 % 1000).astype(np.int32)  # the upper bytes are those of the sentinel
+    held = compare("y", actual, y, poison=0xFF, smallest_store=smallest_store).explanation
+    assert (text in held) if text else ("written" not in held)
+
+
 def test_integers_of_a_reference_with_fractions_must_be_the_nearest():
     steps = np.random.default_rng(0).uniform(-128, 127, 4096)
     tolerance = Tolerance(absolute=0.5, relative=2**-20)
