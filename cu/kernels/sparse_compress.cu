@@ -74,12 +74,15 @@ __global__ void __launch_bounds__(THREADS) compress(const T* dense, T* values, u
             load_32(dense + static_cast<size_t>(row) * k + at.k, bytes);
             positions = 0;
 #pragma unroll
-            for (int g = 0; g < groups<T>; g++) {
-                const unsigned long long four = group_of<T>(bytes, g);
-                const unsigned two = select_two<T>(four);
-                positions |= two << 4 * g;
-                if constexpr (sizeof(T) == 2) kept[g] = two_of<T>(four, two);
-                else kept[g / 2] |= two_of<T>(four, two) << g % 2 * 16;
+            for (int i = 0; i < 4; i++) {
+                if constexpr (sizeof(T) == 2) {
+                    const unsigned two = select_two<T>(bytes[i]);
+                    positions |= two << 4 * i;
+                    kept[i] = two_of<T>(bytes[i], two);
+                } else {
+                    const unsigned first = static_cast<unsigned>(bytes[i]), second = static_cast<unsigned>(bytes[i] >> 32);
+                    positions |= select_two_of_each(first, second, kept[i]) << 8 * i;
+                }
             }
             *reinterpret_cast<uint4*>(values + static_cast<size_t>(row) * (k / 2) + at.k / 2) =
                 make_uint4(kept[0], kept[1], kept[2], kept[3]);

@@ -167,6 +167,20 @@ def test_less_accurate_peers_take_part_and_are_named(sampled):
     assert families.notes[at + 1] == "  softmax rows=1 cols=2: torch, compile: 3 of 9 elements of y exceed the tolerance"
 
 
+def test_means_leave_out_cases_without_a_rival(sampled):
+    """20 us against 1 ms: more than ten times. The reverse, 1 ms against 40 us, counts."""
+    first, second, _ = sampled.cases
+    slow_peer = Row("torch", "peer", verified=True, cold=timed(1000.0))
+    (row,) = report.shapes_tables(replace(sampled, cases=(replace(first, rows=(first.rows[0], slow_peer)), second)))[1].rows
+    assert row[:3] == ["rows", "2", "0.800x"]
+    families = report.shapes_tables(replace(sampled, cases=(replace(first, rows=(first.rows[0], slow_peer)),)))[1]
+    assert families.rows[0][:3] == ["rows", "1", "-"]
+    assert any(note == "  softmax rows=1 cols=2: 50.0x" for note in families.notes)
+    slow = replace(second, rows=(Row("vectorized", verified=True, cold=timed(1000.0)), second.rows[-1]))
+    (row,) = report.shapes_tables(replace(sampled, cases=(first, slow)))[1].rows
+    assert row[2] == "0.283x"  # sqrt(2 * 0.04)
+
+
 def test_csv_has_a_line_for_each_case(sampled):
     header, *lines = report.shapes_csv(sampled).splitlines()
     assert len(lines) == 3 and header.startswith("family,case,chosen,variant,cold_median_us,peer")
@@ -176,7 +190,7 @@ def test_csv_has_a_line_for_each_case(sampled):
 def test_speeds_are_drawn(sampled, tmp_path):
     pytest.importorskip("matplotlib", reason="draws a figure")
     report.draw(sampled, tmp_path / "speeds.svg")
-    assert "rows (1.26x)" in (tmp_path / "speeds.svg").read_text() or (tmp_path / "speeds.svg").stat().st_size > 1000
+    assert "rows (1.265x)" in (tmp_path / "speeds.svg").read_text() or (tmp_path / "speeds.svg").stat().st_size > 1000
     with pytest.raises(UsageError, match="nothing to draw"):
         report.draw(replace(sampled, cases=sampled.cases[2:]), tmp_path / "none.svg")
 

@@ -8,6 +8,8 @@
 //   each SPARSE_BYTES of a row (a stage, two instructions), for each of 128 threads, its words. Rows and columns beyond
 //   the matrix have the positions 0 and 1, which are valid.
 #pragma once
+#include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/integer.cuh"
 #include "ptxkit/ptx/narrow.cuh"
 
 namespace ptxkit {
@@ -72,6 +74,26 @@ __device__ __forceinline__ unsigned two_of(unsigned long long four, unsigned pos
     const unsigned mask = (1u << bits) - 1;
     return (static_cast<unsigned>(four >> (positions & 3) * bits) & mask) |
            (static_cast<unsigned>(four >> (positions >> 2) * bits) & mask) << bits;
+}
+
+// Of each of two words of four 8-bit elements, the two with the larger magnitudes in `kept`, those of the first word in its lower half, and
+// their positions, those of the first word in bits 0-3 and those of the second in bits 4-7. The order is that of select_two; the keys have
+// nine bits, so that both words are compared at the same time, in the halves of a word.
+__device__ __forceinline__ unsigned select_two_of_each(unsigned first, unsigned second, unsigned& kept) {
+    unsigned keys[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        keys[i] = (prmt_b32(first, second, 0x4400 + 0x1111 * i) & 0x007f007f) * 4 + 0x00010001 * (3 - i);
+    }
+    const unsigned low = max_u16x2(keys[0], keys[1]), high = max_u16x2(keys[2], keys[3]);
+    const unsigned others = max_u16x2(min_u16x2(keys[0], keys[1]), min_u16x2(keys[2], keys[3]));
+    // The second largest: the smaller of the two maxima, or one of the others, which are not larger than the maximum of their pair.
+    const unsigned p = max_u16x2(low, high) & 0x00030003, q = max_u16x2(min_u16x2(low, high), others) & 0x00030003;
+    const unsigned lower = 0x00030003 - max_u16x2(p, q), upper = 0x00030003 - min_u16x2(p, q);  // positions: 3 - the bits of the key
+    const unsigned bytes = lower + upper * 16 + 0x00440000;  // the second word has bytes 4 to 7 of both
+    kept = prmt_b32(first, second, bytes | bytes >> 8);
+    const unsigned positions = lower + upper * 4;
+    return (positions | positions >> 12) & 0xff;
 }
 
 // Four elements of T, of which two are at these positions, and the others are zero.

@@ -1,5 +1,5 @@
-// mul.wide.u32, lop3.b32. PTX ISA, "Integer Arithmetic Instructions" and "Logic and Shift Instructions". Target: sm_75
-// or newer.
+// mul.wide.u32, lop3.b32, max.u16x2, min.u16x2. PTX ISA, "Integer Arithmetic Instructions" and "Logic and Shift Instructions".
+// Target: sm_75 or newer, u16x2: sm_90 or newer.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
@@ -27,6 +27,26 @@ __device__ __forceinline__ unsigned lop3_b32(unsigned a, unsigned b, unsigned c)
     unsigned result;
     asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(result) : "r"(a), "r"(b), "r"(c), "n"(TABLE));
     return result;
+}
+
+// max and min of both halves of two words.
+__device__ __forceinline__ unsigned max_u16x2(unsigned a, unsigned b) {
+    unsigned larger;
+#if PTXKIT_SM >= 90
+    asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+#else
+    larger = max(a & 0xffff, b & 0xffff) | max(a >> 16, b >> 16) << 16;
+#endif
+    return larger;
+}
+__device__ __forceinline__ unsigned min_u16x2(unsigned a, unsigned b) {
+    unsigned smaller;
+#if PTXKIT_SM >= 90
+    asm("min.u16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+#else
+    smaller = min(a & 0xffff, b & 0xffff) | min(a >> 16, b >> 16) << 16;
+#endif
+    return smaller;
 }
 
 }  // namespace ptxkit

@@ -380,16 +380,26 @@ def sparse_compress(w: Any, torch: Any) -> Function:
     parts, order = sparse.metadata_order(shape[0], stages, size)
 
     def compress(dense: Any) -> Any:
-        fours = dense.view(bits).view(w.rows, -1, 4)
-        order_of_equals = 3 - torch.arange(4, dtype=torch.int32, device=dense.device)  # the lower position comes first
-        keys = (fours & magnitude).to(torch.int32) * 4 + order_of_equals
-        positions = keys.topk(2, dim=-1).indices.sort(dim=-1).values
-        values = torch.gather(fours, -1, positions).view(w.rows, w.k // 2).view(dense.dtype)
-        nibbles = positions[..., 0] | positions[..., 1] << 2
-        padded = torch.nn.functional.pad(nibbles, padding, value=sparse.FIRST_TWO)
+        """Comparisons of the four elements as a sorting network, all element-wise, so that torch.compile fuses them."""
+        fours = dense.view(bits).view(w.rows, w.k // 4, 4)
+        elements = [fours[..., i] for i in range(4)]
+        keys = [(x & magnitude).to(torch.int32) * 4 + (3 - i) for i, x in enumerate(elements)]  # the lower position comes first
+        low, high = torch.maximum(keys[0], keys[1]), torch.maximum(keys[2], keys[3])
+        others = torch.minimum(keys[0], keys[1]), torch.minimum(keys[2], keys[3])
+        second = torch.maximum(torch.minimum(low, high), torch.where(low > high, *others))
+        positions = 3 - (torch.maximum(low, high) & 3), 3 - (second & 3)
+        one, two = torch.minimum(*positions), torch.maximum(*positions)  # at most 2, and at least 1
+        stored = (
+            torch.where(one == 0, elements[0], torch.where(one == 1, elements[1], elements[2])),
+            torch.where(two == 1, elements[1], torch.where(two == 2, elements[2], elements[3])),
+        )
+        values = torch.stack(stored, dim=-1).view(w.rows, w.k // 2).view(dense.dtype)
+        padded = torch.nn.functional.pad(one | two << 2, padding, value=sparse.FIRST_TWO)
         eights = padded.view(parts).permute(order).reshape(*shape, 8)
-        words = (eights << (4 * torch.arange(8, device=dense.device))).sum(-1)
-        return values, words.to(torch.int32).view(torch.uint32)
+        words = eights[..., 0]
+        for i in range(1, 8):
+            words = words | eights[..., i] << 4 * i
+        return values, words.view(torch.uint32)
 
     return compress
 

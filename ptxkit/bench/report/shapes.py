@@ -21,6 +21,9 @@ from ptxkit.quantities import optional, quantity, time_text
 WHAT = "speeds over the best peer"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 WORST = 10
+NO_RIVAL = 10.0
+"""The speed above which a case is left out of geometric means: no peer is then written for speed, and a single such case would
+dominate a mean of many. Cases in which ptxkit is slow always count."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
     notes = [
         "Times are cold. Numbers are the time of the fastest peer over that of the fastest variant: above 1 ptxkit is faster.",
         "5% to 95%: quantiles over the cases.",
+        *_without_rival(found),
         "faster, slower: by more than three times the noise of both; same: the others.",
         "regret: of the chosen variant against the fastest measured one, geometric mean; 0 if only the chosen one is measured.",
     ]
@@ -109,6 +113,23 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
     )
 
 
+def _without_rival(found: Sequence[Compared]) -> list[str]:
+    """The cases that geometric means leave out."""
+    left = [c for c in found if c.ratio > NO_RIVAL]
+    if not left:
+        return []
+    return [
+        f"Geometric means leave out {len(left)} of {len(found)} cases, more than {NO_RIVAL:g} times as fast as every peer:",
+        *(f"  {_name(c.case)}: {c.ratio:.1f}x" for c in left),
+    ]
+
+
+def _mean(found: Sequence[Compared]) -> str:
+    """The geometric mean of the cases with a rival."""
+    ratios = [c.ratio for c in found if c.ratio <= NO_RIVAL]
+    return f"{geometric_mean(ratios):.3f}x" if ratios else "-"
+
+
 def _family(name: str, found: Sequence[Compared]) -> list[str]:
     ratios = [c.ratio for c in found]
     words = [c.word for c in found]
@@ -117,7 +138,7 @@ def _family(name: str, found: Sequence[Compared]) -> list[str]:
     return [
         name,
         str(len(found)),
-        f"{geometric_mean(ratios):.3f}x",
+        _mean(found),
         *(f"{quantile(ratios, q):.2f}" for q in QUANTILES),
         *map(str, counts),
         f"{100 * (geometric_mean(regrets) - 1):.1f}%" if regrets else "-",
@@ -276,9 +297,8 @@ def draw(results: Results, path: str | Path) -> None:
         axes, place = figure.subplots(), 0
         for family, members in _by_family(found, lambda c: c.family):
             ratios = sorted(c.ratio for c in members)
-            axes.plot(
-                range(place, place + len(ratios)), ratios, "o", ms=4, label=f"{family} ({geometric_mean(ratios):.2f}x)"
-            )
+            label = f"{family} ({_mean(members)})"
+            axes.plot(range(place, place + len(ratios)), ratios, "o", ms=4, label=label)
             place += len(ratios) + 1
         axes.axhline(1, color="0.35", lw=1)
         axes.set(yscale="log", xticks=[], ylabel="time of the fastest peer over that of the variant, cold")
