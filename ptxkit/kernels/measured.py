@@ -196,6 +196,9 @@ class StreamRates:
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"
 """The coefficients of :class:`StreamRates`, which ``scripts/fit_products.py`` writes from measured times."""
 
+SPARSE_FILE = Path(__file__).parent / "fitted_sparse.json"
+"""The same of 2:4 sparse products, which ``scripts/fit_sparse.py`` writes."""
+
 
 def fitted_products(path: Path = PRODUCTS_FILE) -> dict[str, StreamRates]:
     """Model -> its coefficients, of the GPU on which the products were measured."""
@@ -217,6 +220,7 @@ class Measured:
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
         cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
             None before they were measured.
+        sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
         products: of the others by wgmma. unaligned: of those whose results, or also operands, TMA does not copy.
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
             sizes for which these are all SMs.
@@ -247,6 +251,8 @@ class Measured:
     magnitudes_us: Mapping[str, tuple[float, float]]
     cluster_k: StreamRates | None = None
     multicast: StreamRates | None = None
+    sparse: StreamRates | None = None
+    sparse_tiles: StreamRates | None = None
 
 
 def _gradient_tiles() -> tuple[GradientTile, ...]:
@@ -400,6 +406,7 @@ H200 = Measured(
     ),
     gradients=_gradient_tiles(),
     **fitted_products(),
+    **fitted_products(SPARSE_FILE),
     cluster_ctas=MappingProxyType({3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}),  # cuOccupancyMaxActiveClusters
     # ffn_sublayer:cluster with 64 rows instead of 32, 4096 features of 4096 columns
     remote_store_us=0.0059,

@@ -372,28 +372,26 @@ def rmsnorm_backward(w: Any, torch: Any) -> Function:
 
 @op("sparse_compress", "values", "metadata")
 def sparse_compress(w: Any, torch: Any) -> Function:
-    bits, magnitude = (torch.uint8, 0x7F) if w.dtype == "e4m3" else (torch.int16, 0x7FFF)
-    size = 1 if w.dtype == "e4m3" else 2
+    size, group, pair = (1, torch.int32, torch.int16) if w.dtype == "e4m3" else (2, torch.int64, torch.int32)
+    bits, every = 8 * size, (1 << 8 * size) - 1
     shape = sparse.metadata_shape(w.rows, w.k, size)
     stages = shape[1] // sparse.block_words(size)
     padding = (0, stages * sparse.stage_elements(size) // 4 - w.k // 4, 0, shape[0] * sparse.ROWS - w.rows)
     parts, order = sparse.metadata_order(shape[0], stages, size)
 
     def compress(dense: Any) -> Any:
-        """Comparisons of the four elements as a sorting network, all element-wise, so that torch.compile fuses them."""
-        fours = dense.view(bits).view(w.rows, w.k // 4, 4)
-        elements = [fours[..., i] for i in range(4)]
-        keys = [(x & magnitude).to(torch.int32) * 4 + (3 - i) for i, x in enumerate(elements)]  # the lower position comes first
+        """A sorting network of element-wise operations, which torch.compile fuses, on four elements as one integer."""
+        fours = dense.view(group)
+        elements = [fours >> bits * i & every for i in range(4)]
+        keys = [(x & every >> 1).to(torch.int32) * 4 + (3 - i) for i, x in enumerate(elements)]  # of equals, the lower is first
         low, high = torch.maximum(keys[0], keys[1]), torch.maximum(keys[2], keys[3])
-        others = torch.minimum(keys[0], keys[1]), torch.minimum(keys[2], keys[3])
-        second = torch.maximum(torch.minimum(low, high), torch.where(low > high, *others))
-        positions = 3 - (torch.maximum(low, high) & 3), 3 - (second & 3)
+        others = torch.maximum(torch.minimum(keys[0], keys[1]), torch.minimum(keys[2], keys[3]))
+        first, second = torch.maximum(low, high), torch.maximum(torch.minimum(low, high), others)
+        positions = 3 - (first & 3), 3 - (second & 3)
         one, two = torch.minimum(*positions), torch.maximum(*positions)  # at most 2, and at least 1
-        stored = (
-            torch.where(one == 0, elements[0], torch.where(one == 1, elements[1], elements[2])),
-            torch.where(two == 1, elements[1], torch.where(two == 2, elements[2], elements[3])),
-        )
-        values = torch.stack(stored, dim=-1).view(w.rows, w.k // 2).view(dense.dtype)
+        lower = torch.where(one == 0, elements[0], torch.where(one == 1, elements[1], elements[2]))
+        upper = torch.where(two == 1, elements[1], torch.where(two == 2, elements[2], elements[3]))
+        values = (lower | upper << bits).to(pair).view(dense.dtype)
         padded = torch.nn.functional.pad(one | two << 2, padding, value=sparse.FIRST_TWO)
         eights = padded.view(parts).permute(order).reshape(*shape, 8)
         words = eights[..., 0]

@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm import matmul_mma, sparse
+from ptxkit.kernels.gemm import matmul_mma, sparse, sparse_cluster_k, sparse_tiles
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.kernels.gemm.sparse_compress import TYPES, compress_launch, decompress_launch, row_multiple, widen_launch
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.workload import tiling
 from ptxkit.workload.inputs import dtype_of
 
 WGMMA = ("sm_90a",)
@@ -137,6 +138,11 @@ def usable_mma(w: MatmulSparse, t: Tile) -> bool | str:
     return True
 
 
+def usable_cluster_k(w: MatmulSparse, t: Tile) -> bool | str:
+    """The constraint of step 6."""
+    return sparse_cluster_k.usable(w.sparse_product, t)
+
+
 class MatmulSparse(Workload):
     """c = a b^T with 2:4 sparse b: a (m, k), b (n, k), c (m, n), row-major; sums in f32.
 
@@ -209,6 +215,21 @@ class MatmulSparse(Workload):
             return None
         operands = "e4m3" if self.dtype == "e4m3" else ""
         return Gemm(self.m, self.n, self.k, b_transposed=True, operands=operands, sparse="b")
+
+    @property
+    def sparse_product(self) -> sparse_cluster_k.SparseProduct:
+        """What step 6 computes."""
+        return sparse_cluster_k.SparseProduct(
+            self.m, self.n, self.k, self.itemsize, 1, self.work().bytes, self.device
+        )
+
+    @property
+    def large_tile(self) -> Tile:
+        """The tile that step 5 takes without a recorded one."""
+        step = self.variant("step5_multicast")
+        preferred = next(iter(step.tiles(self)))
+        better = tiling.faster(self, step, self.device.target, preferred)
+        return full(better[0] if better else preferred)
 
     @property
     def itemsize(self) -> int:
@@ -340,3 +361,16 @@ class MatmulSparse(Workload):
     def step5_multicast(self, t: Tile) -> list[Launch]:
         """Clusters of two CTAs load each tile of a once; all tile parameters."""
         return self.specialized(full(t))
+
+    @variant(
+        requires=WGMMA,
+        tile=sparse_cluster_k.SPACE,
+        constraint=usable_cluster_k,
+        prefer=lambda w: sparse_cluster_k.preferred(w.sparse_product),
+        slower=lambda w: sparse_tiles.slower([(w.sparse_product, w.large_tile)], "step 5"),
+    )
+    def step6_cluster_k(self, t: Tile) -> list[Launch]:
+        """For up to some hundred rows of a: tiles with any multiple of 8 of them, and k divided over the CTAs of a cluster."""
+        arrays = {name: name for name in ("a", "values", "metadata", "c")}
+        types = (TYPES[self.dtype], TYPES[self.output_kind])
+        return [*self.compressed, sparse_cluster_k.launch(self.sparse_product, t, arrays, types)]

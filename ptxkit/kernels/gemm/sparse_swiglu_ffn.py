@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm import matmul_sparse, sparse
+from ptxkit.kernels.gemm import matmul_sparse, sparse, sparse_cluster_k, sparse_tiles
 from ptxkit.kernels.gemm.gated_ffn import WEIGHTS, GatedFfn, renamed
 from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse, SparseMmaTile, SparseTile, but, stage_bytes
 from ptxkit.kernels.measured import gemm_tiles
@@ -51,6 +51,11 @@ def preferred(w: SparseSwigluFfn) -> Iterator[Mapping[str, Any]]:
     yield from gemm_tiles(w.device, "sparse_swiglu_ffn:step4_multicast", w.tokens, 2 * w.ffn)
 
 
+def usable_cluster_k(w: SparseSwigluFfn, t: Tile) -> bool | str:
+    """The constraint of step 5."""
+    return sparse_cluster_k.usable(w.gated_product, t)
+
+
 class SparseSwigluFfn(GatedFfn):
     """A gated feed-forward layer with 2:4 sparse weights: y = (silu(x gate^T) * (x up^T)) down^T.
 
@@ -89,6 +94,31 @@ class SparseSwigluFfn(GatedFfn):
             sparse.metadata_shape(self.hidden, self.ffn, 2)
         )
         return 3 * self.hidden * self.ffn + 4 * int(words)
+
+    def of_weights(self, *names: str) -> int:
+        """Bytes of these weights as they are read."""
+        shape = (self.hidden, self.ffn) if names == ("down",) else (self.ffn, self.hidden)
+        words = int(np.prod(sparse.metadata_shape(*shape, 2)))
+        return len(names) * (self.hidden * self.ffn + 4 * words)
+
+    @property
+    def gated_product(self) -> sparse_cluster_k.SparseProduct:
+        """The first launch of step 5."""
+        moved = self.of_weights("gate", "up") + 2 * self.tokens * (self.hidden + self.ffn)
+        return sparse_cluster_k.SparseProduct(self.tokens, self.ffn, self.hidden, 2, 2, moved, self.device)
+
+    @property
+    def down_product(self) -> sparse_cluster_k.SparseProduct:
+        """The second launch of step 5."""
+        moved = self.of_weights("down") + 2 * self.tokens * (self.hidden + self.ffn)
+        return sparse_cluster_k.SparseProduct(self.tokens, self.hidden, self.ffn, 2, 1, moved, self.device)
+
+    @property
+    def large_tiles(self) -> list[tuple[sparse_cluster_k.SparseProduct, Mapping[str, int]]]:
+        """Both products, and the tiles of step 4."""
+        down = MatmulSparse(m=self.tokens, n=self.hidden, k=self.ffn, dtype=self.dtype).on(self.device)
+        tiles = (next(iter(w.variant(name).tiles(w))) for w, name in ((self, "step4_multicast"), (down, "step5_multicast")))
+        return [*zip((self.gated_product, self.down_product), map(matmul_sparse.full, tiles), strict=True)]
 
     def product(self, step: str, a: str, weights: str, c: str) -> list[Launch]:
         """A launch of matmul_sparse: c = a weights^T."""
@@ -191,3 +221,20 @@ class SparseSwigluFfn(GatedFfn):
     def step4_multicast(self, t: Tile) -> list[Launch]:
         """Clusters of two CTAs load each tile of x once; all tile parameters of the first launch."""
         return [self.specialized(full(t)), *self.product("step5_multicast", "h", "down", "y")]
+
+    @variant(
+        requires=WGMMA,
+        tile=sparse_cluster_k.SPACE,
+        constraint=usable_cluster_k,
+        prefer=lambda w: sparse_cluster_k.preferred(w.gated_product),
+        slower=lambda w: sparse_tiles.slower(w.large_tiles, "step 4"),
+    )
+    def step5_cluster_k(self, t: Tile) -> list[Launch]:
+        """For up to some hundred tokens: tiles with any multiple of 8 of them, and k divided over the CTAs of a cluster."""
+        arrays = {"a": "x", "values": "gate_values", "metadata": "gate_metadata", "c": "h"}
+        arrays |= {"up_values": "up_values", "up_metadata": "up_metadata"}
+        gated = sparse_cluster_k.launch(self.gated_product, t, arrays, (self.cu, self.cu))
+        down = self.down_product
+        arrays = {"a": "h", "values": "down_values", "metadata": "down_metadata", "c": "y"}
+        of_down = next(sparse_cluster_k.preferred(down))
+        return [gated, sparse_cluster_k.launch(down, of_down, arrays, (self.cu, self.cu), early=True)]

@@ -36,11 +36,11 @@ class StreamWork:
     memory_bytes: int
     split: float
     steps: float
-    rows: int
-    columns: int
+    rows: float
+    columns: float
     delivered: float
     sms: int
-    stages: int
+    stages: float
     units: float
     wgmma_columns: int
     ends: float
