@@ -13,6 +13,7 @@
 //    multiply 64 keys each, and two warps add their shares of dq to the sums by cp.reduce.async.bulk.
 // 5. The same with OVERLAP: products run while probabilities and dS are computed.
 // 6. Persistent CTAs.
+// 7. DEFERRED: the product for dk runs until the next scores have been computed.
 //
 // Sources: Dao et al., "FlashAttention" (2022), section B.4; Dao, "FlashAttention-2" (2023), section 3.1.2. The
 // division of the work among warps follows Shah et al., "FlashAttention-3" (2024), section 3 and appendix B.
@@ -363,14 +364,16 @@ __global__ void __launch_bounds__(128) attention_backward_queries(const T* q, co
 
 // Parameters of attention_backward_specialized. The description gives them by name (AttentionBackwardTile in
 // ptxkit/kernels/attention/attention_backward.py).
-template <int D_, int STAGES_, bool OVERLAP_>
+template <int D_, int STAGES_, bool OVERLAP_, bool DEFERRED_>
 struct AttentionBackwardTile {
     static constexpr int D = D_;                // elements of a head
     static constexpr int STAGES = STAGES_;      // tiles of queries, and of do, in shared memory
     static constexpr bool OVERLAP = OVERLAP_;   // products run while probabilities and dS are computed
+    static constexpr bool DEFERRED = DEFERRED_; // the product for dk runs until the next scores have been computed
     static constexpr int CONSUMERS = 2;         // warpgroups that multiply 64 keys each
     static constexpr int BN = 64 * CONSUMERS;   // keys of a CTA
     static constexpr int BM = 64 * 128 / D;     // queries of a tile; a warpgroup has 64 x 64 sums of its dq
+    static_assert(!DEFERRED || OVERLAP && STAGES > 1, "the next queries are loaded while the product for dk reads these");
     static_assert(D == 64 || D == 128, "the tile of dq is divided by rows or by columns");
     // Shared memory as byte offsets: tiles of keys and values, which dk and dv replace, the stages, two tiles of dS,
     // the sums of dq, lse and delta of the stages, mbarriers.
@@ -469,7 +472,9 @@ struct BackwardConsumer {
     float scale;             // of the scores, includes log2(e)
     Ring<STAGES> at;         // queries and do
     unsigned iteration = 0;  // tiles of queries so far
+    unsigned latest = STAGES;  // the stage of the queries that the product for dk reads; STAGES: it is complete
     float dk[D / 2], dv[D / 2];
+    unsigned ds[BM / 16][4];
 
     __device__ __forceinline__ void signal(unsigned barrier) const {
         if (laneid() == 0) mbarrier_arrive(barrier);
@@ -511,14 +516,15 @@ struct BackwardConsumer {
         const float* lse = reinterpret_cast<const float*>(shared + Tile::lse + at.stage * Tile::row_bytes);
         const float* delta = reinterpret_cast<const float*>(shared + Tile::delta + at.stage * Tile::row_bytes);
         float s[BM / 2], dp[BM / 2];
-        unsigned p[BM / 16][4], ds[BM / 16][4];
+        unsigned p[BM / 16][4];
 
         mbarrier_wait(barriers.q_full + 8 * at.stage, at.parity);
         start_scores<BN, BM, D>(s, base + rows, q_tile, T());
         if constexpr (!OVERLAP) wgmma_wait_group<0>();
         mbarrier_wait(barriers.do_full + 8 * at.stage, at.parity);
         start_scores<BN, BM, D>(dp, base + Tile::v + rows, do_tile, T());
-        wait_for_products<1>();  // the scores
+        wait_for_products<1>();  // the scores, and with DEFERRED the previous product for dk
+        if constexpr (Tile::DEFERRED) release_queries();
         warpgroup_fence_operand(s);
         if (masked) mask_queries(s, query, from);
         probabilities_by_column(s, scale, lse);
@@ -545,13 +551,25 @@ struct BackwardConsumer {
         wait_for_products<1>();  // dq
         warpgroup_fence_operand(dq);
         store_dq(dq);
-        wgmma_wait_group<0>();  // dk
+        latest = at.stage;
+        if constexpr (!Tile::DEFERRED) finish();
+        at.advance();
+        iteration++;
+    }
+
+    // Waits for the latest product for dk.
+    __device__ __forceinline__ void finish() {
+        wgmma_wait_group<0>();
+        release_queries();
+    }
+
+    // After the wait for the latest product for dk: its queries can be replaced.
+    __device__ __forceinline__ void release_queries() {
         warpgroup_fence_operand(dk);
 #pragma unroll
         for (int i = 0; i < BM / 16; i++) warpgroup_fence_operand(ds[i]);
-        signal(barriers.q_empty + 8 * at.stage);
-        at.advance();
-        iteration++;
+        if (latest < STAGES) signal(barriers.q_empty + 8 * latest);
+        latest = STAGES;
     }
 
     // Passes the sums of dq to the warp that adds them to those in device memory.
@@ -668,6 +686,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_back
             for (; keys.more(); keys.advance()) {
                 consumer.multiply_tile(keys.tile.query < keys.visible.unmasked, keys.tile.query, from);
             }
+            if constexpr (Tile::DEFERRED) consumer.finish();
             barrier_sync(1, 128 * CONSUMERS);  // all products with the keys are complete; sums replace keys and values
 #pragma unroll
             for (float& sum : consumer.dk) sum *= scale;

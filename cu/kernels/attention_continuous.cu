@@ -26,17 +26,6 @@ struct ContinuousTile : AttentionTile<D, CONSUMERS, BN, STAGES, true, PING_PONG,
     static constexpr int barriers = v + STAGES * Base::tile_bytes;
 };
 
-// Results 0 and logarithms of minus infinity for 16 rows whose queries see no key.
-template <int D, class T>
-__device__ __forceinline__ void store_nothing(const WarpRows<T>& rows) {
-    const int lane = laneid();
-    for (int i = lane; i < 16 * D / 8; i += 32) {
-        const int row = i / (D / 8), column = i % (D / 8) * 8;
-        if (row < rows.count) *reinterpret_cast<uint4*>(rows.o + size_t(row) * rows.stride + column) = uint4{};
-    }
-    if (lane < 16 && lane < rows.count) rows.lse[lane] = -infinity();
-}
-
 // Sets the counter of a launch that follows to 0, so that it may be in memory that other launches used before.
 template <class T>
 __global__ void attention_clear(T* next) {

@@ -11,13 +11,8 @@
 //     fraction of e4m3 sums.
 //
 // Source: Shah et al., "FlashAttention-3" (2024), which transposes in the kernel.
-#include "ptxkit/attention/mma_tiles.cuh"
-#include "ptxkit/attention/sequence.cuh"
+#include "ptxkit/attention/e4m3_consumer.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
-#include "ptxkit/ptx/mbarrier.cuh"
-#include "ptxkit/ptx/narrow.cuh"
-#include "ptxkit/ptx/wgmma.cuh"
-#include "ptxkit/ptx/wgmma_e4m3.cuh"
 
 using namespace ptxkit;
 
@@ -48,10 +43,6 @@ __global__ void __launch_bounds__(THREADS) attention_e4m3_dequantize(const e4m3*
 // Transposed values: (kv_heads, D, columns). Sequence i begins at a column that is a multiple of 16, as TMA and the
 // order below need; columns between sequences are zero.
 
-// The first column of sequence i, which has at least as many columns as keys before sequence i + 1: for each n,
-// (n + 15) / 16 * 16 <= (a + n + 15) / 16 * 16 - a / 16 * 16.
-__device__ __forceinline__ int first_column(const int* k_starts, int i) { return (k_starts[i] + 15 * i) / 16 * 16; }
-
 // Of each 16 keys, the one in column c. A thread has the exponentials of columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of 16
 // in its accumulators, where t = lane % 4, and columns 4 t to 4 t + 3 in the register of an operand. With keys in this
 // order it packs its own exponentials.
@@ -61,10 +52,12 @@ enum { TRANSPOSED = 128 };  // columns of a CTA
 
 template <int D, int THREADS>
 __global__ void __launch_bounds__(THREADS) attention_e4m3_transpose(const unsigned char* v, unsigned char* transposed,
-                                                                    const int* k_starts, int kv_heads, int columns) {
+                                                                    const int* k_starts, int kv_heads, int columns,
+                                                                    unsigned* next) {
     constexpr int stride = D + 16;  // in shared memory
     __shared__ __align__(16) unsigned char tile[TRANSPOSED * stride];
     follow_previous_grid();
+    if (next != nullptr && (blockIdx.x | blockIdx.y | blockIdx.z | threadIdx.x) == 0) *next = 0;
     const int i = blockIdx.z, kv_head = blockIdx.y, first = first_column(k_starts, i), key = blockIdx.x * TRANSPOSED;
     const int width = first_column(k_starts, i + 1) - first;  // columns of the sequence, with those of zeros after it
     if (key >= width) return;
@@ -92,168 +85,6 @@ __global__ void __launch_bounds__(THREADS) attention_e4m3_transpose(const unsign
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-
-// Parameters of attention_e4m3. The description gives them by name (E4m3Tile in
-// ptxkit/kernels/attention/attention_e4m3.py).
-template <int D_, int BN_, int STAGES_, bool OVERLAP_, bool PING_PONG_>
-struct E4m3Tile {
-    static constexpr int D = D_;                  // elements of a head
-    static constexpr int CONSUMERS = 2;           // warpgroups that multiply 64 queries each
-    static constexpr int BM = 64 * CONSUMERS;     // queries of a CTA
-    static constexpr int BN = BN_;                // keys of a tile
-    static constexpr int STAGES = STAGES_;        // tiles of keys, and of values, in shared memory
-    static constexpr bool OVERLAP = OVERLAP_;     // the next scores are computed during the product with the values
-    static constexpr bool PING_PONG = PING_PONG_; // the warpgroups issue products one after the other
-    static constexpr int REGISTERS = 240;
-    // Bytes of a row of a box, which is the span of its swizzle: of queries and keys, and of transposed values.
-    static constexpr int k_span = D < 128 ? D : 128, v_span = BN;
-    // The product with the values is computed in parts of this many elements of a head.
-    static constexpr int PART = D == 256 ? 64 : D;
-    static_assert(BN == 64 || BN == 128, "a row of transposed values is a span of a swizzle");
-    static_assert(!OVERLAP || PART == D, "the product with the values that overlaps has one part");
-    // Shared memory as byte offsets: queries, tiles of keys and values, results, mbarriers.
-    static constexpr int q_bytes = BM * D, tile_bytes = BN * D, k = q_bytes, v = k + STAGES * tile_bytes;
-    static constexpr int results = v + STAGES * tile_bytes, barriers = results + BM * D * 2;
-};
-
-// The descriptor of a K-major tile with rows of SPAN bytes and the swizzle of that span.
-template <int SPAN>
-__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address) {
-    if constexpr (SPAN == 128) return matrix_descriptor_128B(address);
-    else return matrix_descriptor_64B(address);
-}
-
-// A warpgroup's exponentials of 32 keys, from number 32 k, as the first operand of a product with values in the order of
-// key_of_column.
-template <int N>
-__device__ __forceinline__ void pack_e4m3(unsigned (&a)[4], const float (&s)[N], int k) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int at = 16 * k + i / 2 * 8 + i % 2 * 2;
-        a[i] = cvt_rn_satfinite_e4m3x2_f32(s[at], s[at + 1]) | cvt_rn_satfinite_e4m3x2_f32(s[at + 4], s[at + 5]) << 16;
-    }
-}
-
-// What a consumer warpgroup computes of a tile of queries, in registers: `sums` become the results.
-template <class Tile>
-struct Consumer {
-    static constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, PART = Tile::PART;
-
-    // Shared addresses: the warpgroup's queries, the stages, their mbarriers.
-    unsigned q_rows, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;
-    unsigned number;  // of the warpgroup
-    Ring<STAGES> k_at, v_at;
-    RaisedSoftmax<8> softmax;
-    float sums[D / 2], s[BN / 2], part[PART / 2];
-    float factor[2];  // of the sums, when the latest product with values is added
-    unsigned p[BN / 32][4];
-
-    __device__ __forceinline__ void signal(unsigned barrier) const {
-        if (laneid() == 0) mbarrier_arrive(barrier);
-    }
-
-    // Starts s = q k^T.
-    __device__ __forceinline__ void start_scores() {
-        constexpr int span = Tile::k_span;
-        const unsigned k_tile = k_tiles + k_at.stage * Tile::tile_bytes;
-        wgmma_fence();
-#pragma unroll
-        for (int d = 0; d < D; d += 32) {
-            const unsigned box = d / span, column = d % span;
-            wgmma_e4m3(s, matrix_descriptor<span>(q_rows + box * BM * span + column),
-                       matrix_descriptor<span>(k_tile + box * BN * span + column), d > 0);
-        }
-        wgmma_commit_group();
-    }
-
-    // Starts part = p v for PART elements from `first`.
-    __device__ __forceinline__ void start_values(int first) {
-        const unsigned v_tile = v_tiles + v_at.stage * Tile::tile_bytes + first * Tile::v_span;
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < BN / 32; i++) {
-            wgmma_e4m3(part, p[i], matrix_descriptor<Tile::v_span>(v_tile + i * 32), i > 0);
-        }
-        wgmma_commit_group();
-    }
-
-    // Adds the part from `first` to the sums.
-    __device__ __forceinline__ void add_values(int first) {
-        wgmma_wait_group<0>();
-        warpgroup_fence_operand(part);
-#pragma unroll
-        for (int i = 0; i < PART / 2; i++) sums[first / 2 + i] = fmaf(sums[first / 2 + i], factor[i / 2 % 2], part[i]);
-    }
-
-    __device__ __forceinline__ void release_values() {
-        signal(v_empty + 8 * v_at.stage);
-        v_at.advance();
-    }
-
-    // The product of the latest exponentials with their values.
-    __device__ __forceinline__ void multiply_values() {
-        mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-#pragma unroll
-        for (int first = 0; first < D; first += PART) {
-            start_values(first);
-            add_values(first);
-        }
-        release_values();
-    }
-
-    // The scores of a tile and their exponentials. PREVIOUS: the product of the previous tile's exponentials with their
-    // values is computed at the same time; the exponentials of this one wait for it. last: no tile follows. masked:
-    // some rows do not see all keys, of which the first has the number `key`.
-    template <bool PREVIOUS>
-    __device__ __forceinline__ void multiply_tile(bool last, bool masked, int key, const int (&visible)[2]) {
-        mbarrier_wait(k_full + 8 * k_at.stage, k_at.parity);
-        if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-        if constexpr (Tile::PING_PONG) barrier_sync(1 + number, 256);
-        start_scores();
-        if constexpr (PREVIOUS) start_values(0);
-        if constexpr (Tile::PING_PONG) {
-            // The other warpgroup issues its next products. After the last ones of the second, the first has none.
-            if (number == 0 || !last) barrier_arrive(1 + (number ^ 1), 256);
-        }
-        wgmma_wait_group<PREVIOUS ? 1 : 0>();  // the scores
-        warpgroup_fence_operand(s);
-        signal(k_empty + 8 * k_at.stage);
-        k_at.advance();
-        if (masked) mask_scores(s, key, visible);
-        float next[2];
-        softmax.add(s, next);
-        if constexpr (PREVIOUS) {
-            add_values(0);
-            release_values();
-        }
-        warpgroup_fence_operand(s);  // the previous exponentials have been read
-#pragma unroll
-        for (int i = 0; i < BN / 32; i++) pack_e4m3(p[i], s, i);
-        factor[0] = next[0], factor[1] = next[1];
-        if constexpr (!Tile::OVERLAP) multiply_values();
-    }
-
-    // Divides the warp's 16 rows of results by the sums of their exponentials and stores them, through rows `row` and
-    // following of the tile of results, as whole rows. query: of the first row. Stores the logarithms, too.
-    __device__ __forceinline__ void store(unsigned char* tile, unsigned row, const Sequence& sequence, int query,
-                                          float value_scale, bf16* out, float* lse, int tokens, int heads, int head) {
-        const unsigned lane = laneid();
-        softmax.finish();
-        scale_rows(sums, {softmax.normalization(0) * value_scale, softmax.normalization(1) * value_scale});
-        store_through_tile<BM, D>(sums, tile, row, out + (size_t(sequence.q_first + query) * heads + head) * D,
-                                  size_t(heads) * D, sequence.q_count - query);
-        __syncwarp();  // before the next results
-        const int first = query + lane / 4;
-        if (lane % 4 == 0) {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                if (first + 8 * r < sequence.q_count) {
-                    lse[size_t(head) * tokens + sequence.q_first + first + 8 * r] = softmax.log_sum_exp(r);
-                }
-            }
-        }
-    }
-};
 
 // Work items `blockIdx.x`, `blockIdx.x + gridDim.x`, ... of `tiles` tiles for each of `heads` heads of each sequence.
 // scale: log2(e) / sqrt(D).
@@ -326,7 +157,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
     } else {
         setmaxnreg_inc<Tile::REGISTERS>();
         const unsigned number = warp / 4 - 1;
-        Consumer<Tile> consumer{q_tile + number * 64 * span, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, number};
+        E4m3Consumer<Tile> consumer{q_tile + number * 64 * span, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, number};
         for (unsigned work = blockIdx.x; work < works; work += gridDim.x) {
             const int query = query_of(work), head = work / tiles % heads, kv_head = head / (heads / kv_heads);
             const Sequence sequence(q_starts, k_starts, work / tiles / heads);
@@ -350,8 +181,9 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
                 if constexpr (Tile::OVERLAP) consumer.multiply_values();
             }
             consumer.signal(q_empty);  // all scores have been computed
-            consumer.store(shared + Tile::results, number * 64 + warp % 4 * 16, sequence, row, v_scales[kv_head], o, lse,
-                           tokens, heads, head);
+            store_rows<BM, D>(consumer.sums, consumer.softmax, shared + Tile::results, number * 64 + warp % 4 * 16,
+                              WarpRows<bf16>(o, lse, sequence, row, tokens, heads, head, D), v_scales[kv_head]);
+            __syncwarp();  // before the next results
         }
     }
 }

@@ -679,7 +679,7 @@ ATTENTION = (
     ),
     Operation(
         "attention_backward",
-        of("attention_backward", ("step5_persistent", "step4_overlap", "step1_tiled")),
+        of("attention_backward", ("step6_deferred", "step5_persistent", "step4_overlap", "step1_tiled")),
         (
             TensorArgument("do", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
@@ -695,7 +695,7 @@ ATTENTION = (
     ),
     Operation(
         "attention_e4m3",
-        of("attention_e4m3", ("step4_persistent", "step3_overlap", "unfused")),
+        of("attention_e4m3", ("step5_continuous", "step4_persistent", "step3_overlap", "unfused")),
         (
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("key", KEYS, memory=KEY_MEMORY),

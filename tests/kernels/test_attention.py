@@ -7,15 +7,12 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.inspect.disassembly import sass
 from ptxkit.kernels.attention.attention import Attention
 from ptxkit.kernels.attention.sizes import causal_pairs
 from ptxkit.kernels.attention.tiles import preferred_continuous
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
-from ptxkit.workload.build import build
 
 VARIANTS = [name for name in Attention.variants() if name != "private_counter"]  # the kernel of step 7
 
@@ -204,21 +201,11 @@ def test_a_private_counter_needs_no_value_before_the_launch(few_ctas):
         np.testing.assert_array_equal(case.outputs()["o"].view(np.uint16), bits)
 
 
-@pytest.mark.parametrize(("d", "maxima"), [(64, 60), (128, 75)])
-def test_the_product_with_values_is_waited_for_after_the_maxima(d, maxima):
+@pytest.mark.parametrize(("d", "maxima"), [(64, 30), (128, 75)])
+def test_the_product_with_values_is_waited_for_after_the_maxima(maxima_between_waits, d, maxima):
     """ptxas moves waits for wgmma to the beginning of its basic block, where no exponential would overlap with the product."""
     workload = Attention(batch=8, heads=16, q=2048, k=2048, d=d)
-    (image,) = build(workload, workload.variant("step7_continuous"), Target.parse("sm_90a")).images
-    (function,) = sass(image).values()
-    counts: list[int] = []
-    since: int | None = None  # maxima since the wait for scores
-    for instruction in map(str, function.instructions):
-        if "WARPGROUP.DEPBAR" in instruction:
-            if since is not None:
-                counts.append(since)
-            since = 0 if instruction.endswith("0x1") else None
-        elif since is not None:
-            since += "FMNMX" in instruction
+    counts = maxima_between_waits(workload, "step7_continuous")
     assert len(counts) == 2  # the first tile of other queries, and all others
     assert min(counts) >= maxima
 

@@ -17,7 +17,7 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 
-VARIANTS = list(AttentionBackward.variants())
+VARIANTS = [name for name in AttentionBackward.variants() if name != "step6_deferred"]  # which is for d=128
 FUSED = [v for v in VARIANTS if v != "unfused"]
 ONE_OF_EACH_KERNEL = ["unfused", "step1_tiled", "step2_atomics", "step4_overlap"]
 DETERMINISTIC = ["unfused", "step1_tiled"]
@@ -83,6 +83,14 @@ def test_late_copies_and_races(few_ctas, variant, completion):
 def test_persistent_ctas_compute_several_tiles_with_late_copies(few_ctas):
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
     check(device, "step5_persistent", batch=1, heads=2, q=130, k=200, d=64, causal=True)
+
+
+@pytest.mark.parametrize("completion", ["latest-legal", pytest.param("random", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("settings", [{"lengths": "random"}, pytest.param({"lengths": "empty"}, marks=pytest.mark.slow)])
+def test_queries_are_kept_until_the_deferred_product_has_read_them(completion, settings):
+    """More tiles of queries than stages, and keys that no query sees."""
+    device = EmulatedDevice(settings=EmulatorSettings(completion=completion, racecheck="warps", initcheck=True))
+    check(device, "step6_deferred", batch=2, heads=2, q=260, k=140, d=128, causal=True, kv_heads=1, **settings)
 
 
 def test_gradients_of_a_sum_of_results():

@@ -44,6 +44,8 @@ def test_any_shape(device, variant, settings):
 @pytest.mark.parametrize("variant", E4M3)
 @pytest.mark.parametrize("d", [128, 256])
 def test_longer_heads(device, variant, d):
+    if (variant, d) == ("step5_continuous", 256):
+        pytest.skip("heads of 256 elements have no registers for the overlap")
     check(device, variant, batch=1, heads=1, q=70, k=200, d=d, causal=True)
 
 
@@ -58,6 +60,27 @@ def test_longer_heads(device, variant, d):
 )
 def test_tiles_of_persistent_ctas(device, few_ctas, tile):
     check(device, "step4_persistent", tile, batch=2, heads=2, q=130, k=260, d=64, causal=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"BN": 64, "STAGES": 2, "PING_PONG": 0},
+        {"BN": 128, "STAGES": 3, "PING_PONG": 1},
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_of_continuous_ctas(few_ctas, causal, tile):
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    settings = {"batch": 2, "heads": 2, "q": 200, "k": 150, "d": 64, "causal": causal, "lengths": "random", "kv_heads": 1}
+    check(device, "step5_continuous", tile, **settings)
+
+
+def test_all_lanes_have_read_the_number_of_a_tile_whose_queries_see_no_key_before_it_is_replaced(few_ctas):
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck="lanes"))
+    tile = {"BN": 64, "STAGES": 2, "PING_PONG": 0}
+    check(device, "step5_continuous", tile, batch=1, heads=3, q=260, k=1, d=64, causal=True)
 
 
 def test_errors_are_those_of_rounded_exponentials(device):
@@ -84,7 +107,7 @@ def test_each_query_finds_its_key(device, variant):
     np.testing.assert_allclose(case.outputs()["o"][:, 0].astype(np.float32), exact, rtol=2**-8)
 
 
-@pytest.mark.parametrize("variant", ["step4_persistent"])
+@pytest.mark.parametrize("variant", ["step4_persistent", "step5_continuous"])
 def test_queries_without_a_visible_key_have_results_0(device, variant):
     found, _ = check(device, variant, batch=1, heads=1, q=140, k=9, d=64, causal=True)
     assert (found["o"][:131].astype(np.float32) == 0).all()
@@ -93,7 +116,7 @@ def test_queries_without_a_visible_key_have_results_0(device, variant):
 
 
 @pytest.mark.parametrize("completion", ["latest-legal", pytest.param("random", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("variant", ["step2_wgmma", "step4_persistent"])
+@pytest.mark.parametrize("variant", ["step2_wgmma", "step4_persistent", "step5_continuous"])
 def test_late_copies_and_races(few_ctas, variant, completion):
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion, racecheck="warps", initcheck=True))
     check(device, variant, batch=2, heads=1, q=140, k=300, d=64, causal=True, lengths="random")
@@ -111,5 +134,15 @@ def test_transposed_values_have_a_column_for_each_key(batch, k, lengths):
     assert (np.diff(columns) <= np.diff(starts) + 30).all()
 
 
+def test_the_product_with_values_is_waited_for_after_the_maxima(maxima_between_waits):
+    """ptxas moves waits for wgmma to the beginning of its basic block, where no exponential would overlap with the product."""
+    workload = AttentionE4m3(batch=8, heads=16, q=2048, k=2048, d=128)
+    counts = maxima_between_waits(workload, "step5_continuous")
+    assert len(counts) == 2  # the first tile of other queries, and all others
+    assert min(counts) >= 60
+    assert min(maxima_between_waits(workload, "step3_overlap")) < 10
+
+
 def test_compiled_code_has_no_spills():
     assert_sass("attention_e4m3:step3_overlap", spills=0)
+    assert_sass("attention_e4m3:step5_continuous", spills=0)

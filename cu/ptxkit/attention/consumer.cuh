@@ -28,13 +28,13 @@ struct WarpRows {
           count(sequence.q_count - query) {}
 };
 
-// Divides a warp's 16 rows of results by the sums of their exponentials and stores them through their place in `tile`, of
-// ROWS rows, from number `row`: whole rows, 16 bytes for each thread. Stores the logarithms, too.
-template <int ROWS, int D, class T>
-__device__ __forceinline__ void store_rows(float (&sums)[D / 2], OnlineSoftmax& softmax, unsigned char* tile, unsigned row,
-                                           const WarpRows<T>& rows) {
+// Divides a warp's 16 rows of results by the sums of their exponentials and stores them, multiplied by `scale`, through their
+// place in `tile`, of ROWS rows, from number `row`: whole rows, 16 bytes for each thread. Stores the logarithms, too.
+template <int ROWS, int D, class T, int RAISED>
+__device__ __forceinline__ void store_rows(float (&sums)[D / 2], RaisedSoftmax<RAISED>& softmax, unsigned char* tile,
+                                           unsigned row, const WarpRows<T>& rows, float scale = 1) {
     softmax.finish();
-    scale_rows(sums, {softmax.normalization(0), softmax.normalization(1)});
+    scale_rows(sums, {softmax.normalization(0) * scale, softmax.normalization(1) * scale});
     store_through_tile<ROWS, D>(sums, tile, row, rows.o, rows.stride, rows.count);
     const int first = laneid() / 4;
     if (laneid() % 4 == 0) {
@@ -43,6 +43,17 @@ __device__ __forceinline__ void store_rows(float (&sums)[D / 2], OnlineSoftmax& 
             if (first + 8 * r < rows.count) rows.lse[first + 8 * r] = softmax.log_sum_exp(r);
         }
     }
+}
+
+// Results 0 and logarithms of minus infinity for 16 rows whose queries see no key.
+template <int D, class T>
+__device__ __forceinline__ void store_nothing(const WarpRows<T>& rows) {
+    const int lane = laneid();
+    for (int i = lane; i < 16 * D / 8; i += 32) {
+        const int row = i / (D / 8), column = i % (D / 8) * 8;
+        if (row < rows.count) *reinterpret_cast<uint4*>(rows.o + size_t(row) * rows.stride + column) = uint4{};
+    }
+    if (lane < 16 && lane < rows.count) rows.lse[lane] = -infinity();
 }
 
 // Parameters of attention_specialized. The description gives them by name (AttentionTile in

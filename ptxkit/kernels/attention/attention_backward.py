@@ -31,6 +31,7 @@ class AttentionBackwardTile(TemplateStruct):
     D: int
     STAGES: int
     OVERLAP: bool
+    DEFERRED: bool = False
 
     @property
     def queries(self) -> int:
@@ -42,6 +43,11 @@ class AttentionBackwardTile(TemplateStruct):
         """Dynamic shared memory of a CTA: keys, values, the stages of queries and do, dS, dq, lse and delta, mbarriers."""
         stage = 4 * self.D * self.queries + 8 * self.queries
         return 4 * self.D * KEYS + self.STAGES * stage + 4 * KEYS * self.queries + 32768 + 8 * (7 + 4 * self.STAGES)
+
+
+def deferrable(w: AttentionBackward, t: Tile) -> bool | str:
+    """The constraint of step 6."""
+    return w.d == 128 or "tiles of 128 queries leave no registers for operands of a product that runs during the next scores"
 
 
 class AttentionBackward(AttentionSizes):
@@ -312,6 +318,11 @@ class AttentionBackward(AttentionSizes):
     def step5_persistent(self, t: Tile) -> list[Launch]:
         """One CTA per SM computes tile after tile of keys."""
         return self.specialized(AttentionBackwardTile(self.d, t.STAGES, True), persistent=True)
+
+    @variant(requires=("sm_90a",), constraint=deferrable)
+    def step6_deferred(self) -> list[Launch]:
+        """Step 4, and the product for dk runs until the next scores have been computed."""
+        return self.specialized(AttentionBackwardTile(self.d, 2, True, True))
 
 
 def gradients(q: Any, k: Any, v: Any, o: Any, do: Any, lse: Any, causal: bool, dq: Any, dk: Any, dv: Any) -> None:

@@ -11,12 +11,14 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.attention import Attention, forward
-from ptxkit.kernels.attention.balance import steps_of_queries, strided_remark
+from ptxkit.kernels.attention.balance import alone, section, steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, AttentionSizes, fits
-from ptxkit.kernels.attention.tiles import AttentionTile
+from ptxkit.kernels.attention.tiles import AttentionTile, alone_on_an_sm
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
+NULL = np.uint64(0)  # no counter
+ALIGNMENT = 1024  # of the tiles in shared memory, behind the numbers of work items
 LARGEST = 448  # e4m3
 TRANSPOSED = 128  # of cu/kernels/attention_e4m3.cu: columns of a CTA
 GROUP = 16  # keys: a sequence begins at a multiple in the transposed values
@@ -42,6 +44,7 @@ class E4m3Tile(TemplateStruct):
     STAGES: int
     OVERLAP: bool
     PING_PONG: bool
+    LATE_WAIT: bool = False
 
     queries: ClassVar[int] = 128
     """Queries of a CTA."""
@@ -50,6 +53,16 @@ class E4m3Tile(TemplateStruct):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA: queries, stages of keys and values, results in bf16, mbarriers."""
         return self.D * (3 * self.queries + 2 * self.STAGES * self.BN) + 8 * (2 + 4 * self.STAGES)
+
+
+@dataclass(frozen=True)
+class E4m3ContinuousTile(E4m3Tile):
+    """``E4m3ContinuousTile`` of cu/kernels/attention_e4m3_continuous.cu."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: two tiles of queries, stages of keys and values, results in bf16, mbarriers."""
+        return super().shared_bytes + self.D * self.queries + 8 * 2
 
 
 def in_bf16_tolerance(w: AttentionE4m3) -> Mapping[str, Tolerance]:
@@ -139,6 +152,7 @@ class AttentionE4m3(AttentionSizes):
             "wide_value": ((keys, self.shared_heads, self.d), "bf16"),
             "scores": (pairs, "f32"),
             "probabilities": (pairs, "bf16"),
+            "counter": (1, "s32"),
         }
 
     def work(self) -> Work:
@@ -236,6 +250,7 @@ class AttentionE4m3(AttentionSizes):
 
     def launches(self, tile: E4m3Tile, *, persistent: bool = False) -> list[Launch]:
         """The launches that transpose the values and compute the results."""
+        continuous = isinstance(tile, E4m3ContinuousTile)
         queries, tiles = self.tokens[0], cdiv(self.q, tile.queries)
         works = tiles * self.heads * self.batch
         span = min(self.d, 128)
@@ -250,11 +265,11 @@ class AttentionE4m3(AttentionSizes):
                 "attention_e4m3_transpose",
                 (cdiv(self.k + 2 * (GROUP - 1), TRANSPOSED), self.shared_heads, self.batch),
                 THREADS,
-                ("value", "transposed", "k_starts", self.shared_heads, self.columns),
+                ("value", "transposed", "k_starts", self.shared_heads, self.columns, "counter" if continuous else NULL),
                 template=(self.d, THREADS),
             ),
             Launch(
-                "attention_e4m3",
+                "attention_e4m3_continuous" if continuous else "attention_e4m3",
                 min(works, self.device.sms) if persistent else works,
                 384,
                 (
@@ -262,9 +277,11 @@ class AttentionE4m3(AttentionSizes):
                     *("query_scale", "key_scale", "value_scale", "o", "lse", "q_starts", "k_starts"),
                     *(queries, self.heads, self.shared_heads, tiles, self.batch),
                     np.float32(LOG2E / math.sqrt(self.d)),
+                    *(("counter", section(self), alone(self)) if continuous else ()),
                 ),
                 shared=tile.shared_bytes,
                 template=(tile, self.causal),
+                source="attention_e4m3_continuous.cu" if continuous else None,
             ),
         ]
 
@@ -298,16 +315,35 @@ class AttentionE4m3(AttentionSizes):
         """One CTA per SM takes tile after tile; with a causal mask the longest rows first."""
         return self.launches(swept(self, t), persistent=True)
 
+    @variant(
+        requires=("sm_90a",),
+        tile={
+            "BN": [128, 64],  # keys of a tile
+            "STAGES": [3, 2, 4, 5],  # tiles of keys, and of values, in shared memory
+            "PING_PONG": [0, 1],  # warpgroups issue products one after the other
+        },
+        constraint=lambda w, t: usable(w, continuous(w, t), beside=ALIGNMENT),
+        slower=alone_on_an_sm,
+    )
+    def step5_continuous(self, t: Tile) -> list[Launch]:
+        """Tiles from a counter. The first scores of the next queries are computed during the last product of these."""
+        return self.launches(continuous(self, t), persistent=True)
+
+
+def continuous(w: AttentionE4m3, t: Tile) -> E4m3ContinuousTile:
+    """The tile of step 5."""
+    return E4m3ContinuousTile(w.d, t.BN, t.STAGES, True, bool(t.PING_PONG), True)
+
 
 def swept(w: AttentionE4m3, t: Tile) -> E4m3Tile:
     """The tile of step 4."""
     return E4m3Tile(w.d, t.BN, t.STAGES, bool(t.OVERLAP), bool(t.PING_PONG))
 
 
-def usable(w: AttentionE4m3, tile: E4m3Tile) -> bool | str:
-    """The constraint of step 4."""
+def usable(w: AttentionE4m3, tile: E4m3Tile, beside: int = 0) -> bool | str:
+    """The constraint of steps 4 and 5, with shared memory ``beside`` that of the tile."""
     if tile.OVERLAP and tile.D == 256:
         return "heads of 256 elements need more registers for the overlap than a thread has"
     if tile.D == 256 and tile.BN > 64:
         return f"a thread has no registers for two rows of {tile.BN} scores and 256 results"
-    return fits(w, tile.shared_bytes)
+    return fits(w, tile.shared_bytes + beside)

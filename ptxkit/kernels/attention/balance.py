@@ -53,6 +53,15 @@ def first_free(steps: Steps, ctas: int) -> int:
     return max(loads)
 
 
+def busiest(steps: Steps, sms: int) -> float:
+    """About the steps of the SM that has most of them if each tile goes to the first one that is free: of tiles of equal steps
+    whole ones, of others at least the mean of all SMs and the longest tile."""
+    longest = int(steps.max(initial=0))
+    if longest == steps.min(initial=longest):
+        return float(cdiv(len(steps), sms) * longest)
+    return float(max(longest, steps.sum() / sms))
+
+
 def section(w: AttentionSizes) -> int:
     """Heads of a section of steps 6 and 7 of ``attention``, which compute the longest tiles of all of them first.
 

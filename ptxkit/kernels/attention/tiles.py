@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import Tile, cdiv
-from ptxkit.kernels.attention.balance import steps_of_queries
+from ptxkit.kernels.attention.balance import busiest, steps_of_queries
 from ptxkit.kernels.attention.sizes import AttentionSizes, fits
 from ptxkit.kernels.template import TemplateStruct
 
@@ -98,8 +98,7 @@ def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
         return int(steps_of_queries(w, 128, keys).sum()) * (keys + OTHER_KEYS)
 
     def work(queries: int, keys: int) -> float:
-        steps = steps_of_queries(w, queries, keys)
-        return float(max(steps.max(initial=0), steps.sum() / w.device.sms)) * queries * keys
+        return busiest(steps_of_queries(w, queries, keys), w.device.sms) * queries * keys
 
     small = w.d == 64
     if small and not w.causal and THREE_WARPGROUPS * work(192, 64) < work(128, 128):
@@ -114,6 +113,11 @@ def slower_dynamic(w: AttentionSizes) -> str | None:
     """``slower`` of steps 6 and 7: where they were not timed, or no SM has more than one tile, which they then begin later."""
     if w.d not in MEASURED_D:
         return f"no time of it was measured for d={w.d} (docs/attention.md)"
+    return alone_on_an_sm(w)
+
+
+def alone_on_an_sm(w: AttentionSizes) -> str | None:
+    """``slower`` of steps in which tiles of queries follow each other: None unless no SM has more than one."""
     if (tiles := cdiv(w.q, 128) * w.heads * w.batch) <= w.device.sms:
         return f"{w.device.sms} SMs have {tiles} tiles of queries, so that none takes another one"
     return None
