@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import indent
 
 import numpy as np
 
-from ptxkit.expression.names import CPP_WORDS
 from ptxkit.expression.operations import DROPOUT, OPERATIONS, REDUCTIONS, Reduction
 from ptxkit.expression.syntax import Expression, Kind, Value
-
-CPP_LOCALS = frozenset(
-    """
-    i k j c r v w load store one column layout rows cols out result aligned width policy threshold keep_scale seed words x_row
-    slots infinity all_lanes S T Tile THREADS VECTORS CACHE STRIDE LANES ROWS ELEMENTS laneid cdiv relu silu elementwise square
-    """.split()
-)
-"""Names that the generated kernels use themselves."""
-PREDEFINED = frozenset({"linux", "unix"})
-"""Macros of the compiler that are no upper-case words."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +37,13 @@ class Source:
     Args:
         expression: what is computed.
         name: of the kernels.
+        cpp: input -> its name in C++.
     """
 
-    def __init__(self, expression: Expression, name: str) -> None:
+    def __init__(self, expression: Expression, name: str, cpp: Mapping[str, str]) -> None:
         self.expression = expression
         self.name = name
+        self._cpp = cpp
         self.values = expression.values
         self.last = len(self.values) - 1
         self.arrays = [n for n, kind in expression.inputs.items() if kind is not Kind.SCALAR]
@@ -64,9 +56,7 @@ class Source:
 
     def cpp(self, name: str) -> str:
         """The C++ name of an input."""
-        clash = name in CPP_LOCALS or name.lower() in CPP_WORDS or name == self.name or name.startswith(self.name + "_")
-        clash |= name.isupper() or name in PREDEFINED  # macros, such as NULL and M_PI
-        return f"{name}_" if clash or (name[0] == "t" and name[1:].isdigit()) else name
+        return self._cpp[name]
 
     def array(self, number: int) -> str:
         """The C++ name of the array of a value, and its name in the description."""

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 
 from ptxkit.errors import UsageError
-from ptxkit.expression.cuda import Source
 from ptxkit.expression.description import Description
-from ptxkit.expression.kernels import write_source
+from ptxkit.expression.kernels import source_of, write_source
 from ptxkit.expression.rounding import TYPES, NotFiniteError, default_ranges, simulated, tolerances
 from ptxkit.expression.syntax import SCALAR_NAMES, Expression, Kind, parse
 
@@ -41,7 +40,7 @@ def generate(
     """
     numbers = dict(_scalar(text) for text in scalars)
     expression = parse(formula, columns, tuple(numbers), arrays)
-    source = Source(expression, name)
+    source = source_of(expression, name)
     values = {n: numbers.get(n, SCALAR_NAMES.get(n, DEFAULT_SCALAR)) for n in source.scalars}
     chosen = default_ranges(expression) | _ranges(ranges, expression)
     try:

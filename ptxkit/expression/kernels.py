@@ -5,10 +5,18 @@ from __future__ import annotations
 from textwrap import indent
 
 from ptxkit.expression.cuda import Source, unwrapped, wrapped
+from ptxkit.expression.names import cpp_names, identifiers
 from ptxkit.expression.operations import REDUCTIONS
-from ptxkit.expression.syntax import Kind
+from ptxkit.expression.syntax import Expression, Kind
 
 RULE = "// " + "-" * 117
+
+
+def source_of(expression: Expression, name: str) -> Source:
+    """The source of an expression for kernels ``name_...``, in which no input hides a name that the kernels use."""
+    numbered = {n: str(index) for index, n in enumerate(expression.inputs)}  # these are no identifiers
+    own = identifiers(write_source(Source(expression, name, numbered)))
+    return Source(expression, name, cpp_names(expression.inputs, own, name))
 
 
 def write_source(source: Source) -> str:

@@ -26,6 +26,8 @@ SCALAR_NAMES = {"alpha": 0.5, "scale": 0.5, "zero_point": 3.0, "eps": 1e-6}
 RESERVED = frozenset(
     "out n rows cols dtype seed p threshold keep_scale rng self np torch ptxkit source name tolerance".split()
 )
+OPERATORS = frozenset(("if", "else", "and", "or", "not", "in", "is"))
+"""Keywords that an expression of Python may have."""
 MOST_OPERATIONS = 200
 SMALLEST_F32 = 2.0**-149  # smaller literals are out of range in CUDA
 
@@ -122,9 +124,11 @@ def parse(
             raise UsageError(
                 f"--expression {_short(text)}: nested too deeply{place}; write it with fewer operations"
             ) from None
-        raise UsageError(
-            f"--expression {_short(text)}: not an expression{place}; write a formula such as 'gelu(x + bias) * y'"
-        ) from None
+        advice = _keyword_in(text) or f"not an expression{place}; write a formula such as 'gelu(x + bias) * y'"
+        raise UsageError(f"--expression {_short(text)}: {advice}") from None
+    if "#" in text:
+        column = text.strip().index("#") + 1
+        raise UsageError(f"--expression {_short(text)}: '#' at column {column} begins a comment; leave it out")
     kinds = dict.fromkeys(COLUMN_NAMES, Kind.COLUMN) | dict.fromkeys(SCALAR_NAMES, Kind.SCALAR)
     stated: dict[str, Kind] = {}
     for names, kind in ((columns, Kind.COLUMN), (scalars, Kind.SCALAR), (arrays, Kind.ELEMENT)):
@@ -164,6 +168,14 @@ def _check(expression: Expression) -> None:
         raise UsageError(
             f"--expression {_short(expression.text)}: the result has no value for each element or each row"
         )
+
+
+def _keyword_in(text: str) -> str:
+    """What is wrong with a text that uses a keyword of Python as a name; "" if none is in it."""
+    for found in re.finditer(r"\b[a-z]+\b", text.strip()):
+        if keyword.iskeyword(found[0]) and found[0] not in OPERATORS:
+            return f"{found[0]!r} at column {found.start() + 1} is a keyword of Python; choose another name for the input"
+    return ""
 
 
 def _short(text: str) -> str:
@@ -244,6 +256,8 @@ class _Reader:
 
     def _operation(self, node: ast.expr, name: str, operands: list[int]) -> int:
         values = [self.expression.values[number] for number in operands]
+        if name == "/" and values[1].operation == "constant" and values[1].number == 0:
+            raise self._error(node, "divides by zero")
         if all(v.operation == "constant" for v in values):
             return self._constant(node, self._folded(node, name, [v.number for v in values]))
         kind = Kind.SCALAR

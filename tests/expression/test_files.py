@@ -32,10 +32,10 @@ def generated(directory, monkeypatch, formula, *options):
         ("gelu(x + bias) * y", 3),
         ("dropout(gelu(x)) + residual", 3),
         ("mean(dropout(x) + bias) * alpha", 4),
-        ("exp(x - max(x)) / sum(exp(x - max(x)))", 5),
+        ("exp(first - max(first)) / sum(exp(first - max(first)))", 5),
         ("(x - mean(x)) * rsqrt(mean(square(x - mean(x))) + eps) * gamma + beta", 9),
         ("k + i * v - T * out_", 4),
-        ("linux * NULL + M_PI", 2),  # macros
+        ("linux * NULL + operation * xor", 3),  # macros, a word of the kernels, an operator of C++
         ("a + b + c + d + e + f + g", 6),
         ("-x", 1),
     ],

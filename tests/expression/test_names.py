@@ -1,0 +1,42 @@
+"""No input hides a name of the generated kernels, or another input."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptxkit.errors import UsageError
+from ptxkit.expression.kernels import source_of, write_source
+from ptxkit.expression.names import CPP_WORDS, cpp_names, identifiers
+from ptxkit.expression.syntax import parse
+
+OWN = frozenset({"first", "Row", "to_f32", "Row_", "k"})
+
+
+@given(st.lists(st.sampled_from([*OWN, *CPP_WORDS, "x", "x_", "x_row", "x_row_", "t3", "N", "int_", "int_2"]), unique=True))
+def test_names_are_distinct_and_new(inputs):
+    names = cpp_names(inputs, OWN, "mine")
+    assert set(names) == set(inputs) and len(set(names.values())) == len(inputs)
+    assert not set(names.values()) & (OWN | CPP_WORDS)
+    assert names.get("x", "x") == "x"
+
+
+def test_every_word_of_a_source_gives_way():
+    """Inputs that are named as the kernels' own words keep out of their way, whichever these are."""
+    own = sorted(
+        word
+        for word in identifiers(write_source(source_of(parse("a1 * sum(b1) + c1"), "mine")))
+        if re.fullmatch(r"[A-Za-z]\w*", word) and "__" not in word and word not in CPP_WORDS
+    )
+    for word in own:
+        try:
+            expression = parse(f"{word} * sum(b1) + c1")
+        except UsageError:  # of a function or a reserved name
+            continue
+        assert source_of(expression, "mine").cpp(word) == (word if word in ("a1", "b1", "c1") else f"{word}_"), word
+
+
+def test_only_words_that_can_be_hidden_count():
+    assert identifiers("#include <a.h>\nint b; // c\nb = d.x + D::y + e->z;") == {"int", "b", "d", "D", "e"}
