@@ -91,7 +91,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     cp_async_wait_all();
     griddepcontrol_launch_dependents();
     v.y += redux_sync_max_abs_NaN_f32(all_lanes, eight[3]) + shared[0] + prmt_b32(a.x, a.y, 0x0123);
-    out[3] = mul_wide_u32(a.x, lop3_b32<0x96>(a.x, a.y, a.z));
+    out[3] = mul_wide_u32(a.x, lop3_b32<0x96>(a.x, a.y, min_u16x2(a.z, max_u16x2(a.x, a.w))));
     a.x += cvt_pack_sat_s8_s32(a.x, a.y, a.z);
     a.y += cvt_rn_satfinite_e4m3x2_f32(v.x, v.y) + cvt_rn_f16x2_e4m3x2(a.x) + cvt_rn_satfinite_e2m1x2_f32(eight);
     a.y += cvt_rn_satfinite_e5m2x2_f32(v.x, v.y) + cvt_rn_f16x2_e5m2x2(a.x);

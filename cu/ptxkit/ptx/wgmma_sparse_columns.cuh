@@ -11,9 +11,9 @@ namespace ptxkit {
     asm volatile("{.reg .pred p; setp.ne.b32 p, " ACCUMULATE ", 0; wgmma.mma_async.sp.sync.aligned." FORM                         \
                  " {" REGISTERS "}, " A ", " B ", " METADATA ", " LAST ", p, 1, 1" PART ";}"                                      \
                  : __VA_ARGS__                                                                                                    \
-                 : "l"(a), "l"(b), "r"(metadata), "r"(static_cast<int>(accumulate)), "n"(SELECTOR))
+                 : "l"(a), "l"(b), "r"(metadata), "r"(static_cast<int>(accumulate)), "n"(SELECTOR));
 #else
-#define PTXKIT_SPARSE_ASM(...) PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async.sp", "sm_90a")
+#define PTXKIT_SPARSE_ASM(...) PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async.sp", "sm_90a");
 #endif
 
 // The overloads of wgmma_sparse for this number of columns. REGISTERS are the sums in the text of the instruction, the next ones the
@@ -22,18 +22,18 @@ namespace ptxkit {
     template <int SELECTOR>                                                                                                       \
     __device__ __forceinline__ void wgmma_sparse(float (&d)[COLUMNS / 2], unsigned long long a, unsigned long long b,             \
                                                  unsigned metadata, bool accumulate, bf16) {                                      \
-        PTXKIT_SPARSE_ASM("m64n" #COLUMNS "k32.f32.bf16.bf16", ", 0, 0", __VA_ARGS__);                                            \
+        PTXKIT_SPARSE_ASM("m64n" #COLUMNS "k32.f32.bf16.bf16", ", 0, 0", __VA_ARGS__)                                             \
     }                                                                                                                             \
     template <int SELECTOR>                                                                                                       \
     __device__ __forceinline__ void wgmma_sparse(float (&d)[COLUMNS / 2], unsigned long long a, unsigned long long b,             \
                                                  unsigned metadata, bool accumulate, f16) {                                       \
-        PTXKIT_SPARSE_ASM("m64n" #COLUMNS "k32.f32.f16.f16", ", 0, 0", __VA_ARGS__);                                              \
+        PTXKIT_SPARSE_ASM("m64n" #COLUMNS "k32.f32.f16.f16", ", 0, 0", __VA_ARGS__)                                               \
     }                                                                                                                             \
     template <int PART>                                                                                                           \
     __device__ __forceinline__ void wgmma_sparse(float (&d)[COLUMNS / 2], unsigned long long a, unsigned long long b,             \
                                                  unsigned metadata, bool accumulate, e4m3) {                                      \
         constexpr int SELECTOR = 0; /* all threads give metadata */                                                               \
-        PTXKIT_SPARSE_ASM("m64n" #COLUMNS "k64.f32.e4m3.e4m3", "", __VA_ARGS__);                                                  \
+        PTXKIT_SPARSE_ASM("m64n" #COLUMNS "k64.f32.e4m3.e4m3", "", __VA_ARGS__)                                                   \
     }
 
 PTXKIT_SPARSE_COLUMNS(8, PTXKIT_R4, "%4", "%5", "%6", "%7", "%8", PTXKIT_D4(0))
