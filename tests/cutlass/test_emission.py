@@ -15,7 +15,7 @@ from ptxkit.cutlass.emit import emit
 from ptxkit.cutlass.formats import FORMATS
 from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
 from ptxkit.cutlass.program import GemmProgram
-from ptxkit.errors import CompileError
+from ptxkit.errors import CompileError, UsageError
 from ptxkit.runtime.tensor_map.limits import Encoding
 from ptxkit.workload.build import build
 
@@ -156,3 +156,16 @@ def test_notes_are_read_wherever_they_lie():
 def test_what_only_begins_like_a_note_is_none():
     data = note(tail=0)
     assert list(params.notes(data)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "s8", "beta": float("nan")}, "beta must be a whole number of 32 bits for s8, not nan"),
+        ({"dtype": "s8", "alpha": 2.0**31}, "alpha must be a whole number of 32 bits"),
+        ({"dtype": "bf16", "alpha": float("inf")}, "alpha must be a finite number of f32, not inf"),
+    ],
+)
+def test_factors_that_no_kernel_can_take_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        CutlassGemm(16, 16, 16, **options)

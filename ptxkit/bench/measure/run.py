@@ -89,9 +89,14 @@ class Run:
         return self.benchmark.run([self.plan], say)
 
     def choice(self) -> Choice | None:
-        """What :func:`~ptxkit.workload.choice.choose` takes; None if variants were named, or none or one can run."""
+        """What :func:`~ptxkit.workload.choice.choose` takes; None if variants were named, or none or one can run.
+
+        Raises:
+            UnavailableError: the sizes need more memory than there is.
+        """
         if self.plan.variants or len(self.variants) == 1:
             return None
+        execute.check_memory(self.workload, self.device)
         with suppress(UnavailableError):
             return choose(self.workload, self.device, self.target, self.tile)
         return None

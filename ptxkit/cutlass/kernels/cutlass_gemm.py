@@ -22,7 +22,7 @@ from ptxkit.cutlass.formats import FORMATS
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
 from ptxkit.kernels.elementwise.elementwise import activation
-from ptxkit.kernels.gemm.matmul import LARGE
+from ptxkit.kernels.gemm.matmul import LARGE, LARGEST_FACTOR
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 
 Describe = Callable[["CutlassGemm", Tile], GemmDescription]
@@ -166,8 +166,12 @@ class CutlassGemm(HasLayout, Workload):
     )
 
     def constraints(self) -> Iterable[str]:
-        if self.dtype == "s8" and (self.alpha != int(self.alpha) or self.beta != int(self.beta)):
-            yield "alpha and beta are whole numbers for s8"
+        for name in ("alpha", "beta"):
+            factor = getattr(self, name)
+            if self.dtype == "s8" and not (abs(factor) < 2**31 and factor == int(factor)):
+                yield f"{name} must be a whole number of 32 bits for s8, not {factor}"
+            elif not abs(factor) <= LARGEST_FACTOR:
+                yield f"{name} must be a finite number of f32, not {factor}"
         if self.dtype in FORMATS and self.k % 32:
             yield f"k must be a multiple of 32 for {self.dtype}: whole scale factors, and rows of multiples of 16 bytes"
         if self.dtype == "s8" and self.epilogue in ("gelu", "silu"):

@@ -12,7 +12,14 @@ from ptxkit import Launch, TensorMap, Tile, Work, Workload, cdiv, uniform, varia
 from ptxkit.kernels.gemm import matmul_mma, sparse, sparse_cluster_k, sparse_tiles
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.product import Gemm
-from ptxkit.kernels.gemm.sparse_compress import TYPES, compress_launch, decompress_launch, row_multiple, widen_launch
+from ptxkit.kernels.gemm.sparse_compress import (
+    TYPES,
+    compress_launch,
+    decompress_launch,
+    has_too_many_words,
+    row_multiple,
+    widen_launch,
+)
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload import tiling
@@ -172,7 +179,7 @@ class MatmulSparse(Workload):
         if self.k % (multiple := row_multiple(self.dtype)):
             yield f"k must be a multiple of {multiple}, so that rows of stored elements are multiples of 16 bytes"
         for name, rows, cols in (("a", self.m, self.k), ("b", self.n, self.k), ("c", self.m, self.n)):
-            if rows * cols >= 2**36:
+            if rows * cols >= 2**36 or (name == "b" and has_too_many_words(rows, cols, self.dtype)):
                 yield f"{name} is too large"
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:

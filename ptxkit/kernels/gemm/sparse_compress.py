@@ -26,6 +26,11 @@ def words(rows: int, k: int, dtype: str) -> int:
     return blocks * columns
 
 
+def has_too_many_words(rows: int, k: int, dtype: str) -> bool:
+    """Whether the threads of a grid, one for each word of metadata, have numbers of more than 32 bits."""
+    return words(rows, k, dtype) > 2**32 - max(THREADS["THREADS"])
+
+
 def compress_launch(
     dense: str, values: str, metadata: str, rows: int, k: int, dtype: str, threads: int = 256
 ) -> Launch:
@@ -64,7 +69,7 @@ class SparseCompress(Workload):
     def constraints(self) -> Iterable[str]:
         if self.k % (multiple := row_multiple(self.dtype)):
             yield f"k must be a multiple of {multiple}, so that rows of stored elements are multiples of 16 bytes"
-        if self.rows * self.k >= 2**36:
+        if self.rows * self.k >= 2**36 or has_too_many_words(self.rows, self.k, self.dtype):
             yield "the matrix is too large"
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
