@@ -12,12 +12,17 @@ SHOWN = 20
 """The maximum number of groups that a message lists."""
 
 
+def counted(count: int, what: str) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def warp_text(wave: Schedule, lanes: Mask) -> str:
     """The first warp with a lane in ``lanes`` (wave shape), and how many more there are."""
     warps = np.argwhere(lanes.any(-1))
     c, w = (int(k) for k in warps[0])
     text = f"{lanes_text(lanes[c, w])} of warp {w} of CTA {wave.cta_coordinates(c)}"
-    return text + (f" and {len(warps) - 1} more warp(s)" if len(warps) > 1 else "")
+    return text + (f" and {counted(len(warps) - 1, 'more warp')}" if len(warps) > 1 else "")
 
 
 def place(wave: Schedule, block: int) -> str:
@@ -43,11 +48,12 @@ def listing(wave: Schedule, counts: bool = False) -> str:
         if counts:
             note += f", executed {wave.tally.block_lanes[b] * len(block.instructions):,} thread instructions here"
         lines.append(
-            f"{place(wave, b)}: {g.lanes} thread(s) of {g.warps} warp(s), {warp_text(wave, g.full_mask())}{note}"
+            f"{place(wave, b)}: {counted(g.lanes, 'thread')} of {counted(g.warps, 'warp')}, "
+            f"{warp_text(wave, g.full_mask())}{note}"
         )
     if len(places) > SHOWN:
         lines.append(f"and at {len(places) - SHOWN} more places")
     exited = wave.shape[0] * wave.launch.threads - wave.live_lanes
     if exited:
-        lines.append(f"{exited} thread(s) have exited")
+        lines.append(f"{counted(exited, 'thread')} {'has' if exited == 1 else 'have'} exited")
     return "\n  ".join(lines)

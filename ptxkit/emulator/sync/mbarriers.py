@@ -265,7 +265,12 @@ class Mbarriers(Synchroniser):
         if bad.any():
             k = int(np.argmax(bad))
             if pending[k] < 0:
-                why = f"{counts[k]} arrival(s) at {self.name(at[k])}, which lacks {pending[k] + counts[k]}"
+                lacks, arrivals = pending[k] + counts[k], "arrival" + "s" * int(counts[k] != 1)
+                why = f"{counts[k]} {arrivals} at {self.name(at[k])}, whose phase lacks {lacks}: " + (
+                    "initialise it with more arrivals, or wait for this phase before the arrivals of the next one"
+                    if lacks
+                    else "it lacks bytes only; wait for it (mbarrier.try_wait) before an arrival at the next phase"
+                )
             elif pending[k] > MAX_COUNT:
                 why = f"{pending[k]:,} pending arrivals at {self.name(at[k])}; the limit is {MAX_COUNT:,}"
             else:

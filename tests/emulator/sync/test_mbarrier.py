@@ -255,7 +255,12 @@ def test_more_arrivals_than_a_phase_has_go_into_the_next():
         (HEAD + "mbarrier.init.shared::cta.b64 [%r10], 1048576;", "an expected count of 1048576"),
         (
             initialised(2) + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10], 3;",
-            r"3 arrival\(s\) at the mbarrier at 0x400 \(bar\), which lacks 2",
+            r"3 arrivals at the mbarrier at 0x400 \(bar\), whose phase lacks 2: initialise it with more arrivals",
+        ),
+        (
+            initialised(1) + "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 16;"
+            "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10];",
+            r"1 arrival at the mbarrier at 0x400 \(bar\), whose phase lacks 0: .*wait for it \(mbarrier.try_wait\)",
         ),
         (
             initialised(8) + "mbarrier.expect_tx.shared::cta.b64 [%r10], 1000000;",
