@@ -275,8 +275,9 @@ def to_f32_toward_zero(exact: NDArray[np.float64], fraction: int = 23) -> NDArra
 
 
 def to_f16_nearest(exact: NDArray[np.float64]) -> NDArray[np.float16]:
-    """float64 rounded to float16 once."""
+    """float64 rounded to float16 once; a sum that becomes zero is +0, also a negative one (seen on an H200)."""
     out = exact.astype(np.float16)
+    out += np.float16(0)  # -0 + 0 is +0
     nan = np.isnan(out)
     if nan.any():
         out[nan] = np.uint16(0x7FFF).view(np.float16)

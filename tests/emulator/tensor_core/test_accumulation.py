@@ -159,6 +159,15 @@ def test_truncation():
     np.testing.assert_array_equal(got, np.float32([1, -1, 2.0**-149, -(2.0**-130), 0]))
 
 
+@pytest.mark.parametrize("accumulator", [0.0, -0.0])
+def test_a_negative_sum_that_becomes_zero_in_f16_is_positive_zero(accumulator):
+    """As on an H200: the product is -2 ** -26, a quarter of the smallest number of f16."""
+    a, b = np.full((1, 1, 1), -(2.0**-13), np.float32), np.full((1, 1, 1), 2.0**-13, np.float32)
+    for model in (accumulation("mma", "f16", 90), accumulation("mma", "e5m2", 90), accumulation("wgmma", "e5m2", 90)):
+        got = model.dot(a, b, np.full((1, 1, 1), accumulator, np.float16), "f16", "f16")
+        assert got.view(np.uint16)[0, 0, 0] == 0
+
+
 RANDOM = [
     "m16n8k16.row.col.f32.bf16",
     "m16n8k16.row.col.f16.f16",
