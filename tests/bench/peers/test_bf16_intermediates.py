@@ -6,13 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ptxkit.bench.measure.library_accuracy import judged
 from ptxkit.bench.peers.triton_ops import with_bf16_intermediates
 from ptxkit.kernels.ffn import linear
 from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe.moe_routed import BLOCK, MoeRouted, gated
 from ptxkit.workload.data import Data
-from ptxkit.workload.verify import compare, compare_all
+from ptxkit.workload.verify import compare
 
 SIZES = {"tokens": 96, "hidden": 512, "ffn": 1024, "experts": 8, "top_k": 2}
 
@@ -48,7 +49,7 @@ def data(request):
 
 
 def verdict_of(data, outputs):
-    return compare_all(outputs, data.expected, data.tolerance_rule(own=with_bf16_intermediates(data.workload)))
+    return judged(outputs, data.expected, data, with_bf16_intermediates(data.workload))
 
 
 def test_results_with_bf16_intermediates_are_accepted(data):
@@ -68,6 +69,13 @@ def test_results_with_bf16_intermediates_are_accepted(data):
 )
 def test_wrong_results_are_refused(data, spoiled):
     assert not verdict_of(data, computed(data.workload, data.inputs, **spoiled)).verified
+
+
+@pytest.mark.parametrize("factor", [1.0, 1 + 2**-7])
+def test_weights_are_those_of_f32(data, factor):
+    outputs = computed(data.workload, data.inputs)
+    outputs["weight"] = outputs["weight"] * np.float32(factor)
+    assert verdict_of(data, outputs).verified is (factor == 1)
 
 
 def test_another_expert_is_refused(data):
