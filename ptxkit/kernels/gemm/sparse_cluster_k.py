@@ -211,11 +211,14 @@ def candidates(w: SparseProduct) -> Iterator[dict[str, int]]:
 
 
 def stream_work(w: SparseProduct, t: Mapping[str, int]) -> StreamWork:
-    """What a launch does. A row of b in a stage is more than 128 bytes, with its metadata, and one of a is twice 128 bytes."""
+    """What a launch does. A row of b in a stage is more than 128 bytes, with its metadata, and one of a is twice 128 bytes.
+
+    Where SMs have room for more CTAs, those of the next launch begin there, which counts as a part of a wave less.
+    """
     count, of_cluster = ctas(w, t), cluster(t)
     resident = cluster_ctas(w.device, of_cluster) if of_cluster > 1 else w.device.sms
     on_sm, of_b = cdiv(count, resident), b_row_bytes(w) / ROW_BYTES
-    waves, sums = cdiv(on_sm, t["CTAS_PER_SM"]), weights(t) * t["TOKENS"]
+    sums, slots = weights(t) * t["TOKENS"], t["CTAS_PER_SM"]
     return StreamWork(
         memory_bytes=w.moved,
         split=0.0 if w.k * w.itemsize % (2 * ROW_BYTES) == 0 else 1.0,
@@ -226,13 +229,13 @@ def stream_work(w: SparseProduct, t: Mapping[str, int]) -> StreamWork:
         sms=min(count, resident),
         idle=1 - min(count, resident) / w.device.sms,
         others=t["A_SHARING"] + t["B_SHARING"] - 2,
-        stages=stages(w, t) * min(on_sm, t["CTAS_PER_SM"]),
+        stages=stages(w, t) * min(on_sm, slots),
         units=weights(t) / 64,
         wgmma_columns=t["TOKENS"],
         ends=sums * on_sm / t["PARTS"],
         exchanged=sums * on_sm if t["PARTS"] > 1 else 0,
         scattered=sums * on_sm / t["PARTS"] if t["PARTS"] > 1 else 0.0,
-        waves=waves - 1,
+        waves=(on_sm / slots if on_sm < slots else cdiv(on_sm, slots)) - 1,
         clustered=of_cluster > 1,
     )
 

@@ -44,7 +44,7 @@ class StreamWork:
     units: float
     wgmma_columns: int
     ends: float
-    waves: int = 0
+    waves: float = 0
     exchanged: int = 0
     scattered: float = 0.0
     clustered: bool = False
