@@ -15,6 +15,8 @@ struct ElementOutput {
 
     static __device__ __forceinline__ float as_f32(T x) { return Convert<T>::low(x.bits); }
 
+    __device__ __forceinline__ float scaled(float x) const { return EPILOGUE & ALPHA ? alpha * x : x; }
+
     __device__ __forceinline__ float bias_of(unsigned col) const {
         if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) return col < n ? as_f32(bias[col]) : 0.0f;
         else return 0.0f;
@@ -25,8 +27,23 @@ struct ElementOutput {
         return {bias_of(col + laneid()), bias_of(col + 32 + laneid())};
     }
 
+    // 64 sums of a row. Where nothing else is read, they are stored as pairs at multiples of 4 bytes; if the row begins between
+    // two of these, the first and the last sum are stored alone.
     __device__ __forceinline__ void row(const float* sums, unsigned row, unsigned col, float2 bias_of_columns) const {
         const unsigned lane = laneid();
+        if constexpr (!(EPILOGUE & (BETA | ADD_BIAS | BIAS_GELU))) {
+            if (row >= m) return;
+            T* const to = c + static_cast<size_t>(row) * pitch + col;
+            const unsigned odd = reinterpret_cast<unsigned long long>(to) / sizeof(T) % 2, first = 2 * lane + odd;
+            const float x = sums[first], y = sums[(first + 1) % 64];
+            if (first + 1 < 64 && col + first + 1 < n) {
+                *reinterpret_cast<unsigned*>(to + first) = Convert<T>::pack(scaled(x), scaled(y));
+            } else {
+                if (col + first < n) to[first] = Convert<T>::from_f32(scaled(x));
+                if (first == 63 && col < n) to[0] = Convert<T>::from_f32(scaled(y));
+            }
+            return;
+        }
         store(sums[lane], row, col + lane, bias_of_columns.x);
         store(sums[lane + 32], row, col + 32 + lane, bias_of_columns.y);
     }
@@ -40,7 +57,7 @@ struct ElementOutput {
     __device__ __forceinline__ void store(float x, unsigned row, unsigned col, float column_bias) const {
         if (row >= m || col >= n) return;
         T& out = c[static_cast<size_t>(row) * pitch + col];
-        if constexpr (EPILOGUE & ALPHA) x *= alpha;
+        x = scaled(x);
         if constexpr (EPILOGUE & BETA) x = fmaf(beta, as_f32(out), x);
         if constexpr (EPILOGUE & ADD_BIAS) x += column_bias;
         if constexpr (EPILOGUE & BIAS_GELU) x = activate<GELU>(x + column_bias);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void use_staged_rows(const Sum (&sums)[ROWS][SUMS], S
                     own[8 * j + 1] = sums[i][32 * pass + 4 * j + 2 * half + 1];
                 }
                 __syncwarp();
-#pragma unroll
+#pragma unroll 4
                 for (int r = 0; r < 8; r++) {
                     output.row(box + r * STAGED_PITCH, row + 64 * i + 8 * half + r, first, columns);
                 }
