@@ -1,6 +1,6 @@
 """Find the programs that products by wgmma share, and write them to ptxkit/kernels/gemm/product_programs.json.
 
-    python scripts/choose_programs.py TIMES.jsonl... [--limit N] [--folds 4] [--dry-run]
+    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--limit N] [--folds 4] [--dry-run]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, to which ``scripts/fit_products.py``
 has fitted the models. For each of matmul_wgmma and matmul_fused the script searches a set of programs, and a margin by which
@@ -58,7 +58,8 @@ class Case:
     """A product with its options, of which the predictions follow from the coefficients, and measured times.
 
     Attributes:
-        file: of the times, or the seed of the grid. sizes: sizes and options. beside: microseconds of copies of operands.
+        file: of the times, or the seed of the grid. sizes: sizes and options.
+        beside: of each option, microseconds of copies of operands.
         models, works: of the options. us: (variant, tile) -> measured time.
     """
 
@@ -66,7 +67,7 @@ class Case:
     sizes: str
     kernel: str
     workload: Any
-    beside: float
+    beside: Any
     options: tuple[Option, ...]
     models: tuple[str, ...]
     works: tuple[Any, ...]
@@ -100,7 +101,7 @@ def case_of(file: str, workload: Any, rows: Iterable[Mapping[str, Any]]) -> Case
         f"{workload.name} {workload.sizes} {workload.options}",
         workload.name,
         workload,
-        fit_products.copied_us(workload),
+        np.array([fit_products.copied_us(workload, option.variant) for option in options]),
         options,
         tuple(m[0] for m in made if m),
         tuple(m[1] for m in made if m),
@@ -342,6 +343,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit", type=int, metavar="N", help="let the grid need at most N programs for a type")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="also search N times without a part of the cases")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
+    parser.add_argument("--kernel", choices=KERNELS, help="choose those of this kernel alone, and keep those of the other one")
     given = parser.parse_args(arguments)
     try:
         files = [read(path) for path in given.times]
@@ -354,7 +356,12 @@ def main(arguments: Sequence[str]) -> int:
             "kernels": {},
             "exceptions": [],
         }
+        kept = json.loads(FILE.read_text(encoding="utf-8")) if given.kernel else {"exceptions": ()}
         for kernel in KERNELS:
+            if given.kernel not in (None, kernel):
+                written["kernels"][kernel] = kept["kernels"][kernel]
+                written["exceptions"] += [each for each in kept["exceptions"] if each["kernel"] == kernel]
+                continue
             cases = [case for _, of_file in files for case in of_file if case.kernel == kernel]
             limit = given.limit or KERNELS[kernel]
             on_grid, unseen = of_grid(kernel, facts, SEEDS), of_grid(kernel, facts, UNSEEN)

@@ -1,12 +1,12 @@
 """Fit the models of products by wgmma to measured times, and write them to ptxkit/kernels/fitted_products.json.
 
-    python scripts/fit_products.py TIMES.jsonl... [--dry-run] [--starts N]
+    python scripts/fit_products.py TIMES.jsonl... [--dry-run] [--only MODEL] [--starts N]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``; step 14 and
-``cluster_k``; step 15 and ``multicast``. The last two are chosen from the first fit with times of them on. Files without
-``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements.
+``cluster_k``; step 15 and ``multicast``; step 16. The last three are chosen from the first fit with times of them on. Files
+without ``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements.
 
 Minimized is the sum of
 
@@ -34,6 +34,7 @@ import numpy as np
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels.gemm import (
     cluster_k,
+    direct,
     fused_tiles,
     multicast,
     stream_k,
@@ -43,7 +44,7 @@ from ptxkit.kernels.gemm import (
     wgmma_tiles,
 )
 from ptxkit.kernels.gemm.stream_model import StreamWork
-from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates
+from ptxkit.kernels.measured import PRODUCTS_FILE, StreamRates, fitted_products
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
 
@@ -58,7 +59,8 @@ LIMITS = {
     "hit_us": (0.3, 1.5),
     "power": (0.0, 0.8),
 }
-MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast")  # the last two may have no times
+MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast", "direct")
+"""The last three may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -81,7 +83,6 @@ START = StreamRates(
     power=0.2,
 )
 """Where searches begin: about the peak rates and latencies of an H200."""
-COPY_US, COPY_GBS = 1.5, 3500.0  # of step 12, which its model leaves out
 REGRET_WEIGHT = 1.0
 SIZES = (0.02, 0.06, 0.2, 0.6)  # of random steps
 SOFTNESS = 0.02  # of the regret: predictions that differ by this share
@@ -89,12 +90,13 @@ SOFTNESS = 0.02  # of the regret: predictions that differ by this share
 
 @dataclass(frozen=True)
 class Row:
-    """A measured tile: its case, the model that predicts it, what it does, and its time without copies of operands."""
+    """A measured tile: its case, the model that predicts it, what it does, and its time, of which ``beside`` is for copies."""
 
     case: tuple[str, int, str]  # file, place in it, sizes and options
     model: str
     work: StreamWork
     us: float
+    beside: float
     variant: str
     tile: Mapping[str, Any]
 
@@ -123,15 +125,16 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return "cluster_k", cluster_k.stream_work(w, t)
     if variant == "step15_multicast":
         return "multicast", multicast.stream_work(w, t)
+    if variant == "step16_direct":
+        return "direct", direct.stream_work(w, t)
     return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
-def copied_us(w: Any) -> float:
-    """The time of copies of operands."""
-    if w.name != "matmul_wgmma":
+def copied_us(w: Any, variant: str) -> float:
+    """The time of copies of operands before a variant."""
+    if w.name != "matmul_wgmma" or variant in ("step11_unaligned", "step16_direct"):
         return 0.0
-    nbytes = sum(2 * rows * columns for rows, columns in unaligned.copies(w).values())
-    return COPY_US + 2 * nbytes / (COPY_GBS * 1e3) if nbytes else 0.0
+    return unaligned.copies_us(w)
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
@@ -143,21 +146,22 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     facts, found = facts_of(find_gpu(head["gpu"])), []
     for number, value in enumerate(values):
         w = registry.get(value["kernel"])(**value["sizes"], **value["options"]).on(facts)
-        beside = copied_us(w)
         for row in value["rows"]:
             made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
             if made and made[0] == "multicast" and head.get("stores") != "vectors":
                 made = "multicast", replace(made[1], scattered=made[1].ends)
+            beside = copied_us(w, row.get("variant", ""))
             if made and (made[0] != "unaligned" or row["variant"] == "step12_aligned_copy" or not beside):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
-                found.append(Row(case, *made, row["us"] - beside, row["variant"], row["tile"]))
+                found.append(Row(case, *made, row["us"], beside, row["variant"], row["tile"]))
     return head, found
 
 
 class Search:
     """The rows as arrays in the order of their cases, and the coefficients of all models, which random steps improve."""
 
-    def __init__(self, rows: Sequence[Row], models: Mapping[str, StreamRates]) -> None:
+    def __init__(self, rows: Sequence[Row], models: Mapping[str, StreamRates], fitted: Sequence[str] = ()) -> None:
+        self.fitted = list(fitted or models)
         best: dict[Any, float] = {}
         for row in rows:
             best[row.case] = min(best.get(row.case, row.us), row.us)
@@ -172,9 +176,14 @@ class Search:
         self.models = dict(models)
         self.at = {name: np.flatnonzero([row.model == name for row in self.rows]) for name in models}
         self.works = {name: arrays([self.rows[i].work for i in at]) for name, at in self.at.items()}
+        self.beside = np.array([row.beside for row in self.rows])
         self.predicted = np.empty(len(self.us))
         for name, rates in models.items():
-            self.predicted[self.at[name]] = stream_model.predicted_us(rates, self.works[name], 1.0)
+            self.predicted[self.at[name]] = self.of_model(name, rates)
+
+    def of_model(self, name: str, rates: StreamRates) -> Any:
+        """The predicted times of the rows of a model."""
+        return stream_model.predicted_us(rates, self.works[name], 1.0) + self.beside[self.at[name]]
 
     def chosen(self, predicted: Any) -> Any:
         """The time of the row with the smallest prediction of each case."""
@@ -196,12 +205,12 @@ class Search:
     def improve(self, steps: int, seed: int) -> float:
         """Try random steps, and keep those that reduce the cost, which is returned."""
         rng = np.random.default_rng(seed)
-        names, best = list(self.models), self.cost(self.predicted)
+        names, best = self.fitted, self.cost(self.predicted)
         for _ in range(steps):
             name = names[rng.integers(len(names))]
             tried = moved(self.models[name], rng, SIZES[rng.integers(len(SIZES))])
             predicted = self.predicted.copy()
-            predicted[self.at[name]] = stream_model.predicted_us(tried, self.works[name], 1.0)
+            predicted[self.at[name]] = self.of_model(name, tried)
             if (cost := self.cost(predicted)) < best:
                 best, self.predicted, self.models[name] = cost, predicted, tried
         return best
@@ -231,10 +240,12 @@ def moved(rates: StreamRates, rng: np.random.Generator, size: float) -> StreamRa
     return replace(rates, **{name: float(np.clip(v, *LIMITS.get(name, (0, np.inf)))) for name, v in values.items()})
 
 
-def best_of(rows: Sequence[Row], starts: int, steps: int) -> Search:
-    """The best of several searches."""
-    models = dict.fromkeys((name for name in MODELS if any(row.model == name for row in rows)), START)
-    searches = [Search(rows, models) for _ in range(starts)]
+def best_of(rows: Sequence[Row], starts: int, steps: int, fitted: Sequence[str] = ()) -> Search:
+    """The best of several searches for the coefficients of the models ``fitted``, or of all; the others keep theirs."""
+    known = fitted_products() if fitted else {}
+    at_first = {name: START if name in fitted else known.get(name, START) for name in MODELS}
+    models = {name: at_first[name] for name in MODELS if any(row.model == name for row in rows)}
+    searches = [Search(rows, models, fitted) for _ in range(starts)]
     return searches[min(range(starts), key=lambda seed: searches[seed].improve(steps, seed))]
 
 
@@ -261,6 +272,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
+    parser.add_argument("--only", action="append", default=[], choices=MODELS, metavar="MODEL", help="fit this model alone")
     parser.add_argument("--starts", type=int, default=2, metavar="N", help="search with N seeds")
     parser.add_argument("--steps", type=int, default=20000, metavar="N", help="take N random steps in each search")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="also fit N times without a part of the cases")
@@ -272,7 +284,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     rows = [row for _, found in read_files for row in found]
-    search = best_of(rows, given.starts, given.steps)
+    if missing := sorted(set(given.only) - {row.model for row in rows}):
+        print(f"error: there are no times of {missing[0]} to fit", file=sys.stderr)
+        return 2
+    search = best_of(rows, given.starts, given.steps, given.only)
     for name, at in search.at.items():
         error = np.abs(np.log(search.predicted[at] / search.us[at]))
         print(f"{name}: {len(at)} times, error {np.median(error):.1%} (median), {np.quantile(error, 0.9):.1%} (p90)")

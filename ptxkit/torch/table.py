@@ -328,6 +328,7 @@ ELEMENTWISE = (
 
 TENSOR_CORES = (
     ("matmul_tcgen05", "step8_tma_store"),
+    ("matmul_wgmma", "step16_direct"),  # for few rows of a, of any length
     ("matmul_wgmma", "step13_stream_k"),  # for few rows of a, and for tiles that would fill little of the last wave
     ("matmul_wgmma", "step10_split_k"),  # for a long k and few results
     ("matmul_wgmma", "step9_swapped"),  # for few rows of a

@@ -43,6 +43,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     st_shared_cluster(slot, v.x);
     st_shared_cluster(slot, double(v.x));
     w.w = ld_shared_cluster_f32(slot) + ld_shared_cluster_u32(slot) + ld_shared_cluster_v4(slot).y + ld_shared_u32(slot);
+    w.w += ld_shared_v4(slot).x;
     ld_shared(v.x, v.y, v.z, v.w, slot);
     ld_volatile_shared(w.x, w.y, w.z, w.w, slot);
     st_shared(slot, make_uint4(1, 2, 3, 4));
@@ -119,6 +120,7 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     out[1] = mbarrier_test_wait(b, out[0]) + mbarrier_test_wait_parity(b, 0) + mbarrier_try_wait_parity(b, 0);
     out[2] = mbarrier_try_wait_parity_acquire_cluster(b, 0);
     cp_async_cg_shared_global(a, x, 4);
+    cp_async_cg_shared_global_L2_128B(a, x, 4);
     cp_async_ca_shared_global_4(a, x, 4);
     fence_proxy_async();
     fence_proxy_async_shared_cta();

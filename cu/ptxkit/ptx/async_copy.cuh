@@ -34,6 +34,17 @@ __device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_addres
 #endif
 }
 
+// The same with the hint that L2 may load all of the 128 bytes that contain the source from device memory.
+__device__ __forceinline__ void cp_async_cg_shared_global_L2_128B(unsigned shared_address, const void* pointer,
+                                                                  unsigned bytes) {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(shared_address), "l"(cvta_to_global(pointer)), "r"(bytes) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
+}
+
 // cp.async.ca: copies 4 bytes, caching them in L1 and L2; `bytes` is 4, or 0 to write zeros without accessing global
 // memory.
 __device__ __forceinline__ void cp_async_ca_shared_global_4(unsigned shared_address, const void* pointer,

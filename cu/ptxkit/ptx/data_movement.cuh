@@ -273,6 +273,13 @@ __device__ __forceinline__ void ld_shared(float& x, float& y, float& z, float& w
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
 }
 
+__device__ __forceinline__ uint4 ld_shared_v4(unsigned address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ unsigned ld_shared_u32(unsigned address) {
     unsigned value;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");

@@ -36,6 +36,7 @@ TEMPLATES = {
     "cluster_k": ("step14", STREAM_K),
     "step15_multicast": ("step15", MULTICAST),
     "multicast": ("step15", MULTICAST),
+    "step16_direct": ("step16", ("TOKENS", "ROWS", "STAGES")),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
 COPIES = "align_rows"

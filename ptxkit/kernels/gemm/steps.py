@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.kernels.gemm import cluster_k, multicast, programs, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, direct, multicast, programs, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.programs import COPIES, Choice, Option
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
@@ -34,6 +34,7 @@ NAMES = {
     13: "step13_stream_k",
     14: "step14_cluster_k",
     15: "step15_multicast",
+    16: "step16_direct",
 }
 
 
@@ -81,6 +82,11 @@ def _multicast(w: Matmul) -> Tiles:
         yield from ((t, multicast.predicted_us(w, t)) for t in multicast.candidates(w))
 
 
+def _direct(w: Matmul) -> Tiles:
+    if direct.was_timed(w):
+        yield from ((t, direct.predicted_us(w, t)) for t in direct.candidates(w))
+
+
 TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
@@ -90,7 +96,10 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     13: _shares,
     14: _clusters,
     15: _multicast,
+    16: _direct,
 }
+COPYING = (12, 13, 14, 15)
+"""The steps before which operands are copied that TMA cannot read."""
 ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     8: wgmma_tiles.preferred,
     9: swapped.preferred,
@@ -100,16 +109,25 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     13: stream_k.preferred,
     14: cluster_k.preferred,
     15: multicast.preferred,
+    16: direct.preferred,
 }
 """The tiles of a step for products for which it is not considered."""
 
 
 def options(w: Matmul, step: int) -> Iterator[Option]:
     """The tiles of a step that may be the fastest; none if the step is not for such products."""
-    copies = (COPIES,) if unaligned.copies(w) else ()
-    flags = {"STORES": multicast.stores(w)} if step == 15 else {"PAIRS": unaligned.stores_pairs(w)} if step >= 13 else {}
+    copies = (COPIES,) if unaligned.copies(w) and step in COPYING else ()
+    beside = unaligned.copies_us(w) if copies else 0.0
     for tile, predicted_us in TILES[step](w):
-        yield Option(NAMES[step], tile, predicted_us, (programs.program(NAMES[step], tile, **flags), *copies))
+        program = programs.program(NAMES[step], tile, **flags(w, step))
+        yield Option(NAMES[step], tile, predicted_us + beside, (program, *copies))
+
+
+def flags(w: Matmul, step: int) -> dict[str, int]:
+    """Template arguments of a step that depend on the rows of c."""
+    if step == 15:
+        return {"STORES": multicast.stores(w)}
+    return {"PAIRS": unaligned.stores_pairs(w)} if step in (13, 14) else {}
 
 
 @cached_per_device
@@ -143,7 +161,7 @@ def slower(w: Matmul, step: int) -> str | None:
     fastest = next(other for other, name in NAMES.items() if name == taken.variant)
     if fastest == step:
         return None
-    unmeasured = {14: measured(w.device).cluster_k is None, 15: not multicast.was_timed(w)}
+    unmeasured = {14: measured(w.device).cluster_k is None, 15: not multicast.was_timed(w), 16: not direct.was_timed(w)}
     if unmeasured.get(step):
         return "no times of it were measured"
     if step not in found:

@@ -27,6 +27,8 @@ MOST_SUMS = 128  # of a thread
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
 COPY_THREADS = 256
 
+COPY_US, COPY_GBS = 1.5, 3500.0  # of the copies of operands: of the launch, and of bytes read and written
+
 NO_COPIES: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 SPACE = {
@@ -92,6 +94,12 @@ def copies(w: Matmul) -> dict[str, tuple[int, int]]:
     return {
         name: (rows, cdiv(columns, LINE) * LINE) for name, (rows, columns) in stored.items() if not aligned(pitch[name])
     }
+
+
+def copies_us(w: Matmul) -> float:
+    """The time of the copies."""
+    nbytes = sum(SIZE * rows * columns for rows, columns in copies(w).values())
+    return COPY_US + 2 * nbytes / (COPY_GBS * 1e3) if nbytes else 0.0
 
 
 def usable(w: Matmul, t: Tile) -> bool | str:

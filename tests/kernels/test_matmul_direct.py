@@ -1,0 +1,139 @@
+"""Step 16 of matmul_wgmma: rows of b of any length that begin anywhere, from device memory to the operands of mma.sync."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import RaceError, UsageError
+from ptxkit.kernels.gemm import direct, unaligned
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
+from ptxkit.workload.build import build, compiled
+
+STEP = "step16_direct"
+
+
+def strict(**checks):
+    """An emulator in which asynchronous operations complete as late as the program's waits allow."""
+    return EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", **checks))
+
+
+def tile_of(**values):
+    """A tile with all parameters."""
+    return {"TOKENS": 8, "ROWS": 1, "STAGES": 4, "PARTS": 8, "CLUSTER": 1, "ALIGN": 16, **values}
+
+
+def check(device, workload, tile=None, poison=False):
+    """Compare with numpy, on whole numbers whose sums the types hold exactly.
+
+    ``poison``: what lies between the rows of a and b is not a number.
+    """
+    rng = np.random.default_rng(workload.m + workload.n + workload.k)
+    inputs = {
+        name: np.where(rng.random(x.shape) < 16 / workload.k, rng.integers(-2, 3, x.shape), 0).astype(x.dtype)
+        for name, x in workload.inputs(rng).items()
+    }
+    if poison:
+        for name in "ab":
+            inputs[name][:, workload.k :] = np.nan
+    case = execute.Case(workload, device, inputs=inputs)
+    result = execute.run(case, workload.variant(STEP), None, tile, explicit=True)
+    assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
+    if workload.epilogue == "none" and np.abs(case.expected["c"]).max() <= 256:
+        np.testing.assert_array_equal(case.outputs()["c"].astype(np.float64), case.expected["c"])
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    *(st.integers(1, 20), st.integers(1, 70), st.integers(1, 400)),
+    *(st.integers(0, 17), st.integers(0, 17), st.sampled_from(["bf16", "f16"])),
+)
+@example(1, 1, 1, 0, 0, "bf16")
+@example(9, 17, 3, 1, 0, "f16")
+@example(3, 40, 264, 0, 0, "bf16")
+def test_any_size_and_pitch(m, n, k, more_a, more_b, dtype):
+    check(strict(), MatmulWgmma(m=m, n=n, k=k, lda=k + more_a, ldb=k + more_b, dtype=dtype))
+
+
+@pytest.mark.parametrize("pitch", range(72, 80))
+def test_rows_that_begin_at_every_place_of_a_vector(pitch):
+    """What lies beside a row is not a number, so that it must not be multiplied, not even by zero."""
+    tile = tile_of(ALIGN=(16, 32)[pitch % 2], TOKENS=(8, 16)[pitch // 2 % 2])
+    check(strict(), MatmulWgmma(m=9, n=19, k=69, lda=pitch, ldb=pitch, dtype="f16"), tile, poison=True)
+
+
+TILES = [  # sizes and tile
+    ((3, 37, 1301), {"ROWS": 2}),  # the ring is used again
+    ((16, 70, 1032), {"TOKENS": 16, "ROWS": 4, "PARTS": 2}),  # four warps with other rows
+    ((33, 29, 302), {"TOKENS": 16, "PARTS": 1, "ALIGN": 64}),  # three tiles of rows of a
+    ((40, 29, 301), {"TOKENS": 32, "ROWS": 2, "STAGES": 3}),
+    ((5, 20, 2055), {"CLUSTER": 4, "PARTS": 4}),
+    ((2, 20, 8), {"CLUSTER": 8}),  # parts without a step
+    ((1, 300, 130), {"ALIGN": 128}),
+]
+
+
+@pytest.mark.parametrize(("mnk", "tile"), TILES, ids=str)
+def test_every_shape_of_tile_without_races(mnk, tile):
+    check(strict(racecheck="warps"), MatmulWgmma(*mnk), tile_of(**tile))
+
+
+def test_epilogues(device):
+    options = {"alpha": -1.5, "beta": 0.25, "epilogue": "bias_gelu", "dtype": "f16"}
+    check(device, MatmulWgmma(m=3, n=37, k=41, ldc=50, **options), tile_of())
+
+
+def test_sums_that_are_read_before_all_warps_have_stored_theirs_are_found(monkeypatch):
+    """Which the tests above rely on: the barrier after the stores is left out."""
+
+    def without_barrier(*arguments):
+        built = compiled(*arguments)
+        texts = [step.image.ptx.rsplit("barrier.sync 0;", 1) for step in built.steps]
+        assert all(len(text) == 2 for text in texts)
+        steps = [
+            replace(step, image=replace(step.image, ptx="".join(text), key="no barrier"))
+            for step, text in zip(built.steps, texts, strict=True)
+        ]
+        return replace(built, steps=tuple(steps))
+
+    monkeypatch.setattr(execute, "compiled", without_barrier)
+    with pytest.raises(RaceError, match="read-after-write"):
+        check(strict(racecheck="warps"), MatmulWgmma(3, 37, 301), tile_of())
+
+
+def test_other_layouts_are_refused():
+    workload = MatmulWgmma(m=3, n=40, k=64, layout="tt")
+    with pytest.raises(UsageError, match="layout tn"):
+        check(strict(), workload)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 2**20), st.sampled_from([16, 32, 64, 128]))
+def test_rows_of_a_place_begin_at_the_same_byte(pitch, align):
+    rows = direct.period(pitch, align)
+    assert rows * pitch * unaligned.SIZE % align == 0
+    assert all(row * pitch * unaligned.SIZE % align for row in range(1, rows))
+
+
+def test_tiles_fit_and_hold_all_rows():
+    workload = MatmulWgmma(m=5, n=1000, k=4099).on(reference_facts("sm_90a"))
+    tiles = list(direct.candidates(workload))
+    assert {t["TOKENS"] for t in tiles} == {8}
+    assert all(direct.usable(workload, t) is True for t in tiles)
+
+
+@pytest.mark.parametrize("tokens", [8, 16, 32])
+def test_b_is_copied_asynchronously_and_nothing_spills(tokens):
+    workload = MatmulWgmma(m=tokens, n=37, k=41, alpha=2.0, beta=0.5, epilogue="bias_gelu")
+    (step,) = build(workload, workload.variant(STEP), Target.parse("sm_90a"), tile_of(TOKENS=tokens, ROWS=4)).steps
+    assert_sass(step.image, has=["LDGSTS.E.BYPASS.128", "HMMA"], spills=0)
