@@ -20,6 +20,7 @@ from ptxkit.kernels.attention.tiles import (
     continuous,
     preferred,
     preferred_continuous,
+    slower_continuous,
     slower_dynamic,
     swept,
     usable,
@@ -230,7 +231,7 @@ class Attention(AttentionSizes):
         tile=CONTINUOUS_TILE,
         constraint=lambda w, t: usable(w, continuous(w, t), beside=16),
         prefer=preferred_continuous,
-        slower=slower_dynamic,
+        slower=slower_continuous,
     )
     def step7_continuous(self, t: Tile) -> list[Launch]:
         """The first scores of the next queries are computed during the last product of these, whose results are stored then."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ptxkit import Tile, cdiv
@@ -62,10 +63,11 @@ def preferred(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
     """The widest tile of keys that fits in the registers, with as many stages as fit in shared memory.
 
     A wide tile has fewer barriers and maxima for each score. Of the other numbers of warpgroups none was faster on an H200.
+    Warpgroups do not alternate for heads of 256 elements.
     """
     for keys in (192, 128, 64):
         for stages in (3, 2):
-            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 1}
+            yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 0 if w.d == 256 else 1}
 
 
 PERSISTENT_TILE = {
@@ -87,6 +89,18 @@ relative to that in tiles of 128 queries and keys."""
 MEASURED_D = (64, 128)  # sizes of heads for which steps 6 and 7 were timed
 
 
+WIDTHS = (128, 160, 192)
+"""Keys of a tile of step 7 with heads of 128 elements."""
+MUCH_SHORTER = 0.9
+"""Predicted time of one of the :data:`WIDTHS`, relative to that of 128 keys, with which step 7 was faster than step 5 although
+no SM has a second tile of queries."""
+
+
+def predicted(w: AttentionSizes, keys: int) -> int:
+    """A number in proportion to the predicted time with tiles of 128 queries and ``keys``."""
+    return int(steps_of_queries(w, 128, keys).sum()) * (keys + OTHER_KEYS)
+
+
 def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
     """Tiles of step 7, as measured on an H200 (docs/attention.md).
 
@@ -94,16 +108,13 @@ def preferred_continuous(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
     tiles have fewer steps, but more keys beyond the mask.
     """
 
-    def predicted(keys: int) -> int:
-        return int(steps_of_queries(w, 128, keys).sum()) * (keys + OTHER_KEYS)
-
     def work(queries: int, keys: int) -> float:
         return busiest(steps_of_queries(w, queries, keys), w.device.sms) * queries * keys
 
     small = w.d == 64
     if small and not w.causal and THREE_WARPGROUPS * work(192, 64) < work(128, 128):
         yield {"CONSUMERS": 3, "BN": 64, "STAGES": 3, "PING_PONG": 0, "RESCALE_ABOVE": 8}
-    widths = (128,) if small else sorted((128, 160, 192), key=predicted)  # tiles of 144 keys were nowhere the fastest
+    widths = (128,) if small else sorted(WIDTHS, key=partial(predicted, w))  # tiles of 144 keys were nowhere the fastest
     for keys in (*widths, 64):
         for stages in (3, 2):
             yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 0 if small else 1, "RESCALE_ABOVE": 8}
@@ -114,6 +125,13 @@ def slower_dynamic(w: AttentionSizes) -> str | None:
     if w.d not in MEASURED_D:
         return f"no time of it was measured for d={w.d} (docs/attention.md)"
     return alone_on_an_sm(w)
+
+
+def slower_continuous(w: AttentionSizes) -> str | None:
+    """``slower`` of step 7: that of step 6, unless the keys fit much better in a tile that only step 7 has."""
+    if w.d == 128 and min(predicted(w, keys) for keys in WIDTHS) < MUCH_SHORTER * predicted(w, 128):
+        return None
+    return slower_dynamic(w)
 
 
 def alone_on_an_sm(w: AttentionSizes) -> str | None:

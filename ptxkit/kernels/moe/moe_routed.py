@@ -13,6 +13,7 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
 from ptxkit.blas import one_thread
 from ptxkit.kernels.moe import product as moe
+from ptxkit.kernels.moe import two_launches
 from ptxkit.kernels.moe.product import NULL, SUMS, TYPES, Array, Dtype, Product
 from ptxkit.workload.parallel import cores
 
@@ -30,6 +31,9 @@ MOST_THREADS = 16  # of the reference, which limits its memory
 BLOCK = 8  # gates, and the factors that follow them, in the interleaved weights
 MIXTRAL = {"hidden": 4096, "ffn": 14336, "experts": 8, "top_k": 2}
 DEEPSEEK_V3 = {"hidden": 7168, "ffn": 2048, "experts": 256, "top_k": 8}
+CLEARLY = 1.5
+"""Predicted time of a second launch, relative to that of the exchange, beyond which step 4 is taken. On an H200 it was faster
+with 3.1, and slower with 0.7 and less."""
 FIXED = Tile({"BW": 128, "BT": 128, "CONSUMERS": 2, "GROUP": 8, "CLUSTER": 1, "PING_PONG": 0})  # of step 2
 
 
@@ -72,6 +76,21 @@ def preferred_wgmma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
 def usable_exchange(w: MoeRouted, t: Tile) -> bool | str:
     """The constraint of step 4."""
     return usable_wgmma(w, t, "own")
+
+
+def exchange_is_slower(w: MoeRouted) -> str | None:
+    """``slower`` of step 4: None where a second launch would take :data:`CLEARLY` as long as the exchange, as predicted for
+    moe_int8 (docs/moe.md)."""
+    tile = next(preferred_wgmma(w))
+    tokens = w.tokens_of_expert
+    blocks = w.expected_experts * (1.0 if tokens <= tile["BT"] / 2 else tokens / tile["BT"] + 0.5)
+    terms = two_launches.terms_of(
+        w.device, w.dtype, blocks, cdiv(2 * w.ffn, tile["BW"]), w.pairs * w.ffn, two_launches.WIDE["s8"]
+    )
+    if terms.second_us >= CLEARLY * terms.exchange_us:
+        return None
+    both = f"the exchange is predicted to take {terms.exchange_us:.3g} us, and a second launch {terms.second_us:.3g} us"
+    return f"{both} (docs/moe.md)"
 
 
 class MoeRouted(Workload):
@@ -389,7 +408,7 @@ class MoeRouted(Workload):
         tile=FITTED,
         constraint=usable_exchange,
         prefer=preferred_wgmma,
-        slower=lambda w: "step3_fitted took less time at nearly all sizes measured on an H200 (docs/moe.md)",
+        slower=exchange_is_slower,
     )
     def step4_quantized(self, t: Tile) -> list[Launch]:
         """The first product quantizes its results: CTAs exchange the largest magnitudes of tokens through device memory."""

@@ -15,6 +15,7 @@ from typing import Any
 from ptxkit import Launch, Tolerance, cdiv
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.moe.product import SOURCE, TYPES, Product
+from ptxkit.targets.gpus import DeviceFacts
 from ptxkit.workload.tolerance import Sums
 
 TILE = 128  # weights and tokens of a tile
@@ -38,12 +39,17 @@ class Terms:
 def predicted(w: Any) -> Terms:
     """The terms for the results of w, (m, n): the second launch reads the wider results, which the product has stored, and
     stores the quantized ones; neither is hidden by products."""
-    rates = measured(w.device)
-    across = cdiv(w.n, TILE)
-    of_tile, of_column = rates.magnitudes_us[w.dtype]
-    exchange = (of_tile + of_column * across) * cdiv(w.m, TILE) * across / w.device.sms
-    moved = w.m * w.n * (2 * BYTES[WIDE[w.dtype]] + 1)
-    scale = w.device.sms / rates.sms
+    return terms_of(w.device, w.dtype, cdiv(w.m, TILE), cdiv(w.n, TILE), w.m * w.n, WIDE[w.dtype])
+
+
+def terms_of(device: DeviceFacts, dtype: str, blocks: float, across: int, results: int, wide: str) -> Terms:
+    """The terms for ``blocks`` of tokens with ``across`` tiles each, and for the number of results and their type between the
+    launches."""
+    rates = measured(device)
+    of_tile, of_column = rates.magnitudes_us[dtype]
+    exchange = (of_tile + of_column * across) * blocks * across / device.sms
+    moved = results * (2 * BYTES[wide] + 1)
+    scale = device.sms / rates.sms
     second = rates.swapped.launch_us + rates.swapped.latency_us + moved / (rates.copy_gbs * 1e3 * scale)
     return Terms(exchange, second)
 
