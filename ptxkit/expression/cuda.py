@@ -65,7 +65,7 @@ class Source:
 
     def described(self, number: int) -> str:
         """The name of the array of a value in the description."""
-        return "out" if number == self.last else self.values[number].name or f"t{number}"
+        return "out" if number == self.last else self.values[number].name or self.expression.temporary(number)
 
     def used_scalars(self, number: int) -> list[str]:
         """Names of the scalar inputs in the operands of one operation."""

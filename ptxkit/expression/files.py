@@ -8,8 +8,10 @@ from collections.abc import Callable
 from ptxkit.errors import UsageError
 from ptxkit.expression.description import Description
 from ptxkit.expression.kernels import source_of, write_source
+from ptxkit.expression.names import CLASS_WORDS
 from ptxkit.expression.rounding import TYPES, NotFiniteError, default_ranges, simulated, tolerances
 from ptxkit.expression.syntax import SCALAR_NAMES, Expression, Kind, parse
+from ptxkit.workload.workload import Workload
 
 DEFAULT_SCALAR = 0.5
 
@@ -41,6 +43,9 @@ def generate(
     numbers = dict(_scalar(text) for text in scalars)
     expression = parse(formula, columns, tuple(numbers), arrays)
     source = source_of(expression, name)
+    for scalar in source.scalars:
+        if scalar in CLASS_WORDS or hasattr(Workload, scalar):
+            raise UsageError(f"--expression: {scalar!r} cannot name a number, a field of the class; choose another name")
     values = {n: numbers.get(n, SCALAR_NAMES.get(n, DEFAULT_SCALAR)) for n in source.scalars}
     chosen = default_ranges(expression) | _ranges(ranges, expression)
     try:

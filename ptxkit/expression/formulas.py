@@ -34,7 +34,8 @@ def statements(expression: Expression, language: str) -> tuple[list[str], str]:
             bare = formula.startswith(("np.", "torch.", "activation")) and "!=" not in formula
             text = formula.format(*(unwrapped(o) if bare else o for o in operands))
         if uses[number] > 1 and value.computed:
-            lines.append(f"t{number} = {unwrapped(text)}")
-            text = f"t{number}"
+            name = expression.temporary(number)
+            lines.append(f"{name} = {unwrapped(text)}")
+            text = name
         texts.append(text)
     return lines, unwrapped(texts[-1])

@@ -21,6 +21,15 @@ PREDEFINED = frozenset({"linux", "unix"})
 """Macros of the compiler that are no upper-case words."""
 
 
+CLASS_WORDS = frozenset(
+    """
+    unfused fused vectorized T variant property field Literal int float str row columns usable preferred TILE emulator_sizes
+    torch_is_random
+    """.split()
+)
+"""What the body of a generated class defines or uses, so that no field may have its name."""
+
+
 def identifiers(source: str) -> frozenset[str]:
     """The words of a C++ source that a variable can hide: those of comments and directives are none, nor are members."""
     code = re.sub(r"//.*|^\s*#.*", "", source, flags=re.MULTILINE)

@@ -83,6 +83,13 @@ class Expression:
     values: list[Value] = field(default_factory=list)
     inputs: dict[str, Kind] = field(default_factory=dict)
 
+    def temporary(self, number: int) -> str:
+        """The name of a computed value, which no input has."""
+        name = f"t{number}"
+        while name in self.inputs:
+            name += "_"
+        return name
+
     @property
     def rowwise(self) -> bool:
         return any(v.operation in REDUCTIONS or v.kind is Kind.COLUMN for v in self.values)

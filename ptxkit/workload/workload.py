@@ -22,9 +22,11 @@ import copy
 import dataclasses
 import difflib
 import functools
+import inspect
 import os
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -277,8 +279,13 @@ class Workload:
 
     @classmethod
     def _check_names(cls) -> None:
-        """Check that sizes and options which the description names elsewhere are fields."""
+        """Check that sizes and options which the description names elsewhere are fields, and that none hides a method."""
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in (*known, *(name for name, value in vars(cls).items() if isinstance(value, Variant))):
+            own = inspect.getattr_static(Workload, name, None)
+            if isinstance(own, (types.FunctionType, classmethod, property)):
+                what = "field" if name in known else "variant"
+                raise DescriptionError(f"{cls.name}: the {what} {name} hides a method of Workload; choose another name")
         for where, given in (
             ("emulator_sizes", cls.emulator_sizes),
             *(("benchmarks", case) for case in cls.benchmarks),

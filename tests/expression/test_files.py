@@ -35,6 +35,7 @@ def generated(directory, monkeypatch, formula, *options):
         ("exp(first - max(first)) / sum(exp(first - max(first)))", 5),
         ("(x - mean(x)) * rsqrt(mean(square(x - mean(x))) + eps) * gamma + beta", 9),
         ("k + i * v - T * out_", 4),
+        ("exp(x) / sum(exp(x)) * t1", 4),  # t1 is a name of the chain and of the reference
         ("linux * NULL + operation * xor", 3),  # macros, a word of the kernels, an operator of C++
         ("a + b + c + d + e + f + g", 6),
         ("-x", 1),
@@ -110,6 +111,7 @@ def test_a_type_that_cannot_be_verified_is_left_out(tmp_path, monkeypatch, capsy
         (["--expression", "x + 1", "--scalar", "x=a"], "write NAME or NAME=VALUE"),
         (["--expression", "x * y", "--scalar", "y=1e39"], "scalars are float32, which holds numbers up to"),
         (["--expression", "x + 1", "--scalar", "a"], "no input of this name"),
+        (["--expression", "x * options", "--scalar", "options"], "'options' cannot name a number"),
         (["--expression", "gleu(x)"], "did you mean 'gelu'"),
         (["--column", "bias"], "only with --expression"),
         (["--range", "x=0:1"], "only with --expression"),

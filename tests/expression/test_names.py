@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.errors import UsageError
+from ptxkit.expression.files import generate
 from ptxkit.expression.kernels import source_of, write_source
-from ptxkit.expression.names import CPP_WORDS, cpp_names, identifiers
-from ptxkit.expression.syntax import parse
+from ptxkit.expression.names import CLASS_WORDS, CPP_WORDS, cpp_names, identifiers
+from ptxkit.expression.syntax import RESERVED, parse
+from ptxkit.workload.workload import Workload
 
 OWN = frozenset({"first", "Row", "to_f32", "Row_", "k"})
 
@@ -40,3 +43,22 @@ def test_every_word_of_a_source_gives_way():
 
 def test_only_words_that_can_be_hidden_count():
     assert identifiers("#include <a.h>\nint b; // c\nb = d.x + D::y + e->z;") == {"int", "b", "d", "D", "e"}
+
+
+def test_no_number_has_a_name_that_the_class_uses():
+    """The names that the body of a class defines or reads, in formulas with and without rows and dropout."""
+    for formula in ("x * alpha", "dropout(x) * bias + alpha", "sum(dropout(x) * bias) * alpha"):
+        text = generate(formula, "mine", "Mine", "", (), (), (), (), print)["mine.py"]
+        (body,) = [node.body for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+        outside = [part for node in body for part in _outside_functions(node)]
+        used = {node.id for part in outside for node in ast.walk(part) if isinstance(node, ast.Name)}
+        used |= {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        arguments = {node.arg for part in outside for node in ast.walk(part) if isinstance(node, ast.arg)}
+        for name in used - arguments - RESERVED - {"alpha"}:
+            assert name in CLASS_WORDS or hasattr(Workload, name), name
+
+
+def _outside_functions(node):
+    if isinstance(node, ast.FunctionDef):
+        return node.decorator_list
+    return [node]

@@ -292,3 +292,17 @@ def test_options_that_kernels_cannot_represent_are_refused(option):
     cls = registry.find(kernel)
     with pytest.raises(UsageError, match=name):
         Data(cls(**{**cls.emulator_sizes, name: int(value) if "seed" in name else float(value)})).inputs
+
+
+def test_fields_and_variants_that_hide_a_method_are_refused():
+    with pytest.raises(DescriptionError, match="the field options hides a method of Workload"):
+
+        class Field(Workload):
+            options: float = 2.0
+
+    with pytest.raises(DescriptionError, match="the variant sizes hides a method of Workload"):
+
+        class Named(Workload):
+            @variant
+            def sizes(self):
+                return []
