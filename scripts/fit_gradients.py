@@ -27,7 +27,7 @@ from typing import Any
 from fit_choice import FACTORS, ROUNDS, given_cases, read, summary, write_coefficients
 
 from ptxkit import Tile
-from ptxkit.kernels.rows.backward import Gradients
+from ptxkit.kernels.rows.backward import Gradients, move_as_blocks
 from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, fitted, parts, second_us, usable
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
@@ -43,7 +43,10 @@ OF_TWO = {  # values that are tried for the variants with partial sums
 
 @dataclass(frozen=True)
 class Case:
-    """The tiles of one_launch of a case with their times in microseconds, and the least of the variants with partial sums."""
+    """The tiles of one_launch of a case with their times in microseconds, and the least of the variants with partial sums.
+
+    The least is infinite where only tiles were measured that are no longer taken.
+    """
 
     workload: Any
     tiles: tuple[Tile, ...]
@@ -71,11 +74,18 @@ def cases_of(path: Path) -> list[Case]:
         timed = [row for row in value["rows"] if "us" in row]
         tiles = [(Tile(row["tile"]), row["us"]) for row in timed if row.get("variant") == "one_launch"]
         tiles = [(tile, time) for tile, time in tiles if usable(workload, tile) is True]
-        two = [row["us"] for row in timed if row.get("variant") in ("vectorized", "pipelined")]
+        two = [row["us"] for row in timed if row.get("variant") in ("vectorized", "pipelined") and comparable(workload, row)]
+        if move_as_blocks(workload) and not two:
+            two = [math.inf]
         if tiles and two:
             rows = tuple((parts(workload, tile), time) for tile, time in tiles)
             found.append(Case(workload, tuple(tile for tile, _ in tiles), rows, min(two)))
     return found
+
+
+def comparable(workload: Any, row: dict[str, Any]) -> bool:
+    """Whether a tile with partial sums may still be taken: rows that begin between two vectors move as blocks."""
+    return not move_as_blocks(workload) or bool(row["tile"].get("BLOCK_STAGES"))
 
 
 def loss(cases: Sequence[Case], c: Coefficients) -> float:
@@ -106,7 +116,7 @@ def fit(cases: Sequence[Case], start: Coefficients, rounds: int = ROUNDS) -> Coe
 def regret(case: Case, c: Coefficients) -> float:
     """Regret of the variant and tile that the model takes, over the fastest of one launch and two."""
     part, time = case.taken(c)
-    if second_us(case.workload, c) < part.time_us(c):
+    if case.two_us < math.inf and second_us(case.workload, c) < part.time_us(c):
         time = case.two_us
     return time / min(case.best_us, case.two_us) - 1
 

@@ -11,10 +11,12 @@
 // - `layernorm_backward_vectorized`: one pass over x and dy. Persistent CTAs prefetch the next row while they compute
 //   this one, and accumulate dgamma and dbeta in registers; `layernorm_backward_finish` adds the partial sums up. With
 //   STAGES, rows are prefetched through TMA.
+// - `layernorm_backward_blocks`: the same for rows that begin between two vectors, which move as blocks of vectors.
 // - `layernorm_backward_warp_specialized`: the same with producer warps that issue the copies.
 // - `layernorm_backward_one_launch`: some CTAs compute dx, others the sums over rows, each from x and dy, which stay in L2.
 // - `layernorm_backward_streamed`: dx of rows that no cluster's registers hold.
 #include "ptxkit/rows/backward.cuh"
+#include "ptxkit/rows/backward_blocks.cuh"
 #include "ptxkit/rows/backward_one_launch.cuh"
 #include "ptxkit/rows/backward_warp_specialized.cuh"
 #include "ptxkit/rows/backward_rows.cuh"
@@ -100,6 +102,13 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_ba
 }
 
 template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_backward_blocks(
+    const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx, float* gammas, float* betas,
+    int rows, int cols) {
+    backward_row_blocks<true, T, Tile>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
+}
+
+template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::THREADS + 32 * producer_warps<Tile::THREADS, Tile::THREADS / Tile::LANES>,
                                   Tile::CTAS_PER_SM)
 layernorm_backward_warp_specialized(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
@@ -150,6 +159,13 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_ac
     const T* x, const T* dy, const T* gamma, const T* beta, const float* means, const float* rstds, T* dx,
     float* gammas, float* betas, int rows, int cols) {
     backward_rows<true, T, Tile, A>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols, beta);
+}
+
+template <class T, Activation A, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_activation_backward_blocks(
+    const T* x, const T* dy, const T* gamma, const T* beta, const float* means, const float* rstds, T* dx,
+    float* gammas, float* betas, int rows, int cols) {
+    backward_row_blocks<true, T, Tile, A>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols, beta);
 }
 
 template <class T, Activation A, class Tile>

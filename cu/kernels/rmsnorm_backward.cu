@@ -9,10 +9,12 @@
 // - `rmsnorm_backward_vectorized`: one pass over x and dy. Persistent CTAs prefetch the next row while they compute
 //   this one, and accumulate dgamma in registers; `rmsnorm_backward_finish` adds the partial sums up. With STAGES, rows
 //   are prefetched through TMA.
+// - `rmsnorm_backward_blocks`: the same for rows that begin between two vectors, which move as blocks of vectors.
 // - `rmsnorm_backward_warp_specialized`: the same with producer warps that issue the copies.
 // - `rmsnorm_backward_one_launch`: some CTAs compute dx, others the sums over rows, each from x and dy, which stay in L2.
 // - `rmsnorm_backward_streamed`: dx of rows that no cluster's registers hold.
 #include "ptxkit/rows/backward.cuh"
+#include "ptxkit/rows/backward_blocks.cuh"
 #include "ptxkit/rows/backward_one_launch.cuh"
 #include "ptxkit/rows/backward_warp_specialized.cuh"
 #include "ptxkit/rows/backward_rows.cuh"
@@ -79,6 +81,12 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) rmsnorm_backward_vectorized(
     const T* x, const T* dy, const T* gamma, const float* rstds, T* dx, float* gammas, int rows, int cols) {
     backward_rows<false, T, Tile>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) rmsnorm_backward_blocks(
+    const T* x, const T* dy, const T* gamma, const float* rstds, T* dx, float* gammas, int rows, int cols) {
+    backward_row_blocks<false, T, Tile>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
 }
 
 template <class T, class Tile>

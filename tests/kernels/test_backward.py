@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
 from ptxkit.kernels.rows.backward_one_launch import fitted
 from ptxkit.kernels.rows.layernorm import Layernorm, gelu_tanh
 from ptxkit.kernels.rows.layernorm_backward import LayernormBackward
@@ -289,6 +290,34 @@ def test_a_preferred_tile_satisfies_the_constraint(kernel, name, rows, cols, dty
     variant = workload.variant(name)
     tile = variant.select_tile(workload, Target.parse("sm_90a"))
     assert tile.items() >= next(iter(variant.prefer(workload))).items()
+
+
+BLOCKS = [  # rows, cols, dtype, tile
+    (1600, 33, "f32", {"THREADS": 64, "BLOCK_STAGES": 3}),  # four iterations, two rows in a warp
+    (17, 69, "f16", {"THREADS": 64, "BLOCK_STAGES": 2}),  # four rows in a CTA, whose last one has one
+    (5, 517, "bf16", {"THREADS": 256, "BLOCK_STAGES": 4}),  # rows of several warps
+]
+
+
+@pytest.mark.parametrize(("rows", "cols", "dtype", "tile"), BLOCKS)
+def test_rows_that_begin_between_vectors_move_as_blocks(rows, cols, dtype, tile):
+    kernel = KERNELS[rows % 2]
+    device = EmulatedDevice(settings=EmulatorSettings(racecheck=True, initcheck=True))
+    check(case_of(device, kernel, rows, cols, dtype), "vectorized", {"VECTORS": 1, "CLUSTER": 1, "CTAS_PER_SM": 1, **tile})
+
+
+def test_blocks_with_an_activation(device):
+    case = case_of(device, LayernormBackward, 40, 69, "bf16", activation="gelu")
+    check(case, tile={"THREADS": 64, "VECTORS": 2, "CLUSTER": 1, "BLOCK_STAGES": 2})
+
+
+@pytest.mark.parametrize(("cols", "threads", "message"), [
+    (264, 128, "264 columns are whole vectors, so BLOCK_STAGES has no effect"),
+    (4097, 128, "BLOCK_STAGES applies to rows in the registers of a CTA"),
+])
+def test_blocks_that_cannot_be_copied_are_refused(device, cols, threads, message):
+    with pytest.raises(UsageError, match=message):
+        check(case_of(device, RmsnormBackward, 4, cols, "bf16"), tile={"THREADS": threads, "VECTORS": 1, "BLOCK_STAGES": 2})
 
 
 ONE_LAUNCH = [  # rows, cols, dtype, tile

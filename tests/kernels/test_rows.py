@@ -7,8 +7,10 @@ import pytest
 from ptxkit.errors import UsageError
 from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.rows.row_tiles import shapes
+from ptxkit.kernels.rows.rows import even_bytes
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import REFERENCE_GPUS, DeviceFacts, reference_facts
+from ptxkit.targets.occupancy import calculate
 from ptxkit.workload import registry
 
 TARGET = Target.parse("sm_90a")
@@ -51,6 +53,30 @@ def test_the_next_grid_starts_late_only_where_rows_stay_in_l2(kernel):
     assert not tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": False}).NO_EARLY_LAUNCH
     with pytest.raises(UsageError, match="NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"):
         tile_of(kernel, "16384x4096", {"NO_EARLY_LAUNCH": True})
+
+
+@pytest.mark.parametrize("each", [1, 2, 3, 5, 8, 12, 15])
+@pytest.mark.parametrize("static", [0, 96, 640])
+def test_an_even_grid_fills_each_sm(each, static):
+    """An SM holds the CTAs that it has to, and not one more, although registers and threads allow it."""
+    workload = registry.get("softmax")(rows=1000, cols=512).on(reference_facts("sm_90a"))
+    for ctas in (132 * each, 132 * each - 131):
+        kept = even_bytes(workload, ctas)
+        assert calculate("sm_90a", 64, 32, kept + static).ctas_per_sm == each
+    assert calculate("sm_90a", 64, 32, static).ctas_per_sm > each
+
+
+def test_grids_with_all_rows_resident_are_even_and_others_are_not():
+    assert tile_of("layernorm", "2048x768").EVEN
+    assert tile_of("softmax", "100000x512").EVEN is False
+    with pytest.raises(UsageError, match="EVEN applies to CTAs with rows in registers whose arrays fit in L2"):
+        tile_of("softmax", "100000x512", {"EVEN": True})
+
+
+def test_weights_are_loaded_early_only_if_all_rows_stay_resident():
+    """72 registers instead of 48 leave room for 7 CTAs of 8 on an SM, and 64 for 16 of half as many threads."""
+    tiles = [tile_of("layernorm", f"{rows}x768") for rows in (1800, 2048, 2400)]
+    assert [(tile.THREADS, tile.PREFETCH_WEIGHTS) for tile in tiles] == [(128, True), (64, True), (128, False)]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from ptxkit.kernels.measured import H200_FACTS, measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
+from ptxkit.targets.target import needs
 
+BLOCK_COLUMNS = 2048  # maximum number of columns of rows that move as blocks of vectors
 FINISHERS = 1024  # threads of a CTA that adds up partial sums; with many, each loads few rows, all in flight at once
 SMS = H200_FACTS.sms  # of the GPU for which the values of PARTIALS were chosen
 MOST_PARTIALS = 4 * SMS  # maximum number of rows of partial sums of any tile
@@ -30,6 +32,12 @@ TILE: Mapping[str, list[Any]] = {
     "CTAS_PER_SM": [1, 2, 3, 4],  # minimum of resident CTAs per SM, which limits the registers of a thread
     # maximum number of rows of partial sums: one per CTA with producer warps, else one per group
     "PARTIALS": [SMS * ctas for ctas in (1, 2, 3, 4)],
+}
+
+TILE_VECTORIZED: Mapping[str, list[Any]] = {
+    **TILE,
+    # blocks of rows that a CTA has in shared memory, where rows begin between two vectors; 0: rows move one by one
+    "BLOCK_STAGES": [0, 2, 3, 4],
 }
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {
@@ -92,6 +100,8 @@ def usable(w: Any, t: Tile) -> bool | str:
     groups = t.THREADS // row.lanes(w, t)
     if groups > NAMED_BARRIERS - warp_specialized(w, t) and row.lanes(w, t) > WARP:
         return f"{groups} rows of {row.lanes(w, t)} threads per CTA, more than a CTA has barriers"
+    if t.get("BLOCK_STAGES") and (refusal := _block_refusal(w, t)):
+        return refusal
     for name in ("SMEM_GAMMA", "MAX_IN_FLIGHT"):
         if t.get(name) and not warp_specialized(w, t):
             return f"there are no producer warps, so {name} has no effect"
@@ -104,6 +114,19 @@ def usable(w: Any, t: Tile) -> bool | str:
     if row.in_registers(w, t) and shared > (most := limits.shared_bytes_per_cta):
         return f"{t.CTAS_PER_SM} CTAs take {shared:,} bytes of shared memory, and an SM has {most:,}"
     return True
+
+
+def _block_refusal(w: Any, t: Tile) -> str | None:
+    """Why the rows of a CTA cannot move as blocks of vectors."""
+    if row.is_aligned(w):
+        return f"{w.cols} columns are whole vectors, so BLOCK_STAGES has no effect"
+    if t.CLUSTER > 1 or not row.in_registers(w, t):
+        return "BLOCK_STAGES applies to rows in the registers of a CTA"
+    if not w.device.target.satisfies(row.ASYNC_COPY):
+        return f"BLOCK_STAGES needs {needs(row.ASYNC_COPY)}"
+    if t.THREADS // row.lanes(w, t) >= NAMED_BARRIERS and row.lanes(w, t) > WARP:
+        return f"{NAMED_BARRIERS} or more rows of {row.lanes(w, t)} threads leave no barrier for the CTA"
+    return None
 
 
 def warp_specialized(w: Any, t: Tile) -> bool:
@@ -120,13 +143,25 @@ def producer_warps(w: Any, t: Tile) -> int:
 
 def shared_bytes(w: Any, t: Tile) -> int:
     """Dynamic shared memory of a CTA: the prefetched rows of x and dy, and the weights with SMEM_GAMMA."""
+    if t.get("BLOCK_STAGES"):
+        wide, of_cta = width(w.dtype), t.THREADS // row.lanes(w, t)
+        block = (of_cta * int(w.cols) + 2 * wide - 2) // wide * row.VECTOR_BYTES
+        sums = (2 if w.centered else 1) * 4 * wide * t.VECTORS * row.lanes(w, t)  # f32
+        return int(max(2 * t.BLOCK_STAGES * block, sums))
     rows_ahead = 2 * t.get("STAGES", 2) * t.THREADS
     kept = len(weights(w)) if t.get("SMEM_GAMMA") else 0
     return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * kept))
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
-    """Tiles by size. With prefetched rows, one CTA per SM is enough, and gives the fewest partial sums."""
+    """Tiles by size, for :data:`TILE_VECTORIZED`: blocks where rows begin between two vectors."""
+    if move_as_blocks(w):
+        yield from preferred_blocks(w)
+    yield from preferred_rows(w)
+
+
+def preferred_rows(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles for rows that move one by one. With prefetched rows, one CTA per SM is enough, with the fewest partial sums."""
     wide = width(w.dtype)
     vectors, threads, cluster = 1 if w.cols <= 64 * wide else 16 // (2 * wide) or 1, 128, 1
     while threads < 512 and wide * vectors * threads < w.cols:
@@ -140,8 +175,40 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
     yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
 
 
+def vectorized_tile(w: Any) -> Tile:
+    """The first tile that ``vectorized`` prefers and can have."""
+    return Tile(next(t for t in preferred(w) if not t.get("BLOCK_STAGES") or usable(w, Tile(t)) is True))
+
+
+def preferred_blocks(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles with BLOCK_STAGES: many short rows on an SM at a time, or one CTA with rows of a warp or more."""
+    if w.cols <= WARP * width(w.dtype):
+        small = {"THREADS": 256, "VECTORS": 1, "CLUSTER": 1, "BLOCK_STAGES": 3}
+        for ctas in (3, 2):
+            yield small | {"CTAS_PER_SM": ctas, "PARTIALS": partials(w, ctas)}
+    large = {"THREADS": 512, "CLUSTER": 1, "BLOCK_STAGES": 2, "CTAS_PER_SM": 1, "PARTIALS": partials(w, 1)}
+    for vectors in (2, 4):
+        yield large | {"VECTORS": vectors}
+
+
+def move_as_blocks(w: Any) -> bool:
+    """Whether rows that begin between two vectors should move as blocks of vectors.
+
+    Single columns of 16 bits take eight times as many accesses, single columns of 32 bits four times as many wider ones.
+    """
+    short = width(w.dtype) == 8 and w.cols <= BLOCK_COLUMNS
+    return short and not row.is_aligned(w) and bool(w.device.target.satisfies(row.ASYNC_COPY))
+
+
+def slower_one_by_one(w: Any) -> str | None:
+    """Why rows should not be prefetched by TMA, which copies vectors."""
+    if not move_as_blocks(w):
+        return None
+    return "TMA does not prefetch rows that begin between two vectors; vectorized copies blocks of them"
+
+
 def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
-    """As :func:`preferred`, for TMA copies; for many rows, the measured tile of the GPU."""
+    """As :func:`preferred_rows`, for TMA copies; for many rows, the measured tile of the GPU."""
     tile = _measured_tile(w)
     if tile:
         t = Tile({"CLUSTER": 1, "PARTIALS": partials(w, 1)} | tile)
@@ -153,7 +220,7 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
         yield {"THREADS": 512, "VECTORS": vectors}  # several rows at a time, for each of which the next ones are loaded
     if w.rows > w.device.sms and wide * WARP < 2 * w.cols <= 2 * 64 * wide:
         yield {"THREADS": 256, "VECTORS": 2, "PARTIALS": partials(w, 2)}
-    yield from preferred(w)
+    yield from preferred_rows(w)
 
 
 def partials(w: Any, per_sm: int) -> int:
@@ -353,10 +420,12 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     lanes = row.lanes(w, t)
     groups = t.THREADS // lanes
     specialized = warp_specialized(w, t)
-    most = t.PARTIALS if specialized else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
+    blocks = bool(t.get("BLOCK_STAGES"))
+    of_cta = specialized or blocks  # a CTA adds up the sums of its groups
+    most = t.PARTIALS if of_cta else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
     iterations = cdiv(w.rows, most * groups)
     ctas = cdiv(w.rows, iterations * groups)  # the smallest grid with this number of iterations
-    partial_rows = ctas if specialized else ctas * groups
+    partial_rows = ctas if of_cta else ctas * groups
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
     tile = BackwardTile(
@@ -364,12 +433,12 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         LANES=lanes,
         VECTORS=t.VECTORS,
         CTAS=t.CLUSTER,
-        STAGES=t.get("STAGES", 0),
+        STAGES=t.get("STAGES", 0) or t.get("BLOCK_STAGES", 0),
         MAX_IN_FLIGHT=t.get("MAX_IN_FLIGHT", 0),
         SMEM_GAMMA=t.get("SMEM_GAMMA", False),
         CTAS_PER_SM=t.CTAS_PER_SM,
     )
-    name = f"{prefix(w)}_{'warp_specialized' if specialized else 'vectorized'}"
+    name = f"{prefix(w)}_{'warp_specialized' if specialized else 'blocks' if blocks else 'vectorized'}"
     block = t.THREADS + 32 * producer_warps(w, t) if specialized else t.THREADS
     main = Launch(name, ctas * t.CLUSTER, block, args, shared_bytes(w, t), cluster, template=(*types(w), tile))
     return [

@@ -222,11 +222,14 @@ def predicted_us(w: Any, t: Tile) -> float:
 
 def second_us(w: Any, c: Coefficients) -> float:
     """The time of the variants with partial sums, which a second launch adds up."""
-    t = Tile(next(backward.preferred(w)))
+    t = backward.vectorized_tile(w)
+    moved: int = 3 * w.rows * w.cols * row.itemsize(w.dtype)
+    if t.get("BLOCK_STAGES"):  # registers without columns take as much time as the others
+        held = row.lanes(w, t) * t.VECTORS * width(w.dtype)
+        return c.second_us + moved / c.copy_gbs / 1e3 * float(held / w.cols)
     factor = c.second_cluster if t.get("CLUSTER", 1) > 1 else c.second_copy
     if row.lanes(w, t) < WARP:
         factor = c.second_short
-    moved: int = 3 * w.rows * w.cols * row.itemsize(w.dtype)
     return c.second_us + factor * moved / c.copy_gbs / 1e3
 
 

@@ -30,13 +30,17 @@ class LayernormBackward(backward.Gradients):
         """Two launches: dx with one CTA per row, then sums over rows with 32 columns per CTA; bit-identical to unfused."""
         return backward.fused(self)
 
-    @variant(tile=backward.TILE, constraint=backward.usable, prefer=backward.preferred)
+    @variant(tile=backward.TILE_VECTORIZED, constraint=backward.usable, prefer=backward.preferred)
     def vectorized(self, t: Tile) -> list[Launch]:
         """One pass: persistent CTAs, prefetched rows, partial sums in registers, which a second launch adds up."""
         return backward.vectorized(self, t)
 
     @variant(
-        tile=backward.TILE_PIPELINED, constraint=backward.usable, prefer=backward.preferred_pipelined, requires=("tma",)
+        tile=backward.TILE_PIPELINED,
+        constraint=backward.usable,
+        prefer=backward.preferred_pipelined,
+        requires=("tma",),
+        slower=backward.slower_one_by_one,
     )
     def pipelined(self, t: Tile) -> list[Launch]:
         """As vectorized, with rows that TMA prefetches."""

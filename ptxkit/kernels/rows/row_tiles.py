@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ptxkit import cdiv
@@ -43,6 +43,13 @@ HELD_COLUMNS = {True: 80, False: 64}  # the same -> maximum number of columns of
 FEW_COLUMNS = {True: 32, False: 24}  # the same where all rows are resident; key: whether an SM has at most two CTAs
 LEAST_USED = 7 / 8  # share of the threads that have columns, of shapes that are preferred to others with as many bytes
 SINGLE_VECTORS = 2  # of a thread, of all arrays, where rows of 16 bits are accessed by single columns
+SINGLE_COLUMNS = 24  # maximum number of columns of a thread there in short rows, and in f32
+SINGLE_LANES = {True: 16, False: 8}  # whether a thread has more than 16 columns -> minimum number of threads of a short row
+SHORT_COLUMNS = 512  # maximum number of columns of a short row
+FULL_SHARE = 5 / 8  # share of the registers with columns from which more threads of a row are better than more columns each
+SHIFT_COST = 1.15  # how many times as long a register of single columns takes as one of shifted vectors
+SHIFTED_VECTORS = 5  # maximum number of vectors of a thread in short rows that are shifted
+TAIL_WAVES = 1.25  # waves up to which the last one has few CTAs, and takes as long as another
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Shape:
 
     Attributes:
         threads: maximum number of threads of a CTA, a power of two. vectors: of a thread. cluster: CTAs of a row.
+        block: threads of a CTA as launched. of_row: those that share a row. ctas: of the grid.
         waves: CTAs over those that are resident at a time.
         resident: CTAs of an SM at a time. resident_bytes: of their rows.
         used: share of the threads that have registers for which there are columns.
@@ -61,6 +69,9 @@ class Shape:
     threads: int
     vectors: int
     cluster: int
+    block: int
+    of_row: int
+    ctas: int
     waves: float
     resident: int
     resident_bytes: int
@@ -71,6 +82,16 @@ class Shape:
     def tile(self) -> dict[str, Any]:
         """Its tile parameters."""
         return {"THREADS": self.threads, "VECTORS": self.vectors, "CLUSTER": self.cluster}
+
+    @property
+    def is_half(self) -> bool:
+        """Whether two rows share a CTA."""
+        return self.cluster == 1 and self.threads == self.block == SHARED_CTA and self.of_row == SHARED_CTA // 2
+
+    @property
+    def alone(self) -> Shape:
+        """The same rows, each of which has a CTA."""
+        return replace(self, threads=self.of_row, block=self.of_row, ctas=2 * self.ctas, waves=self.waves)
 
     @property
     def useful_bytes(self) -> float:
@@ -89,7 +110,9 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
         shifted: whether rows that begin between two vectors move in vectors.
     """
     wide = width(w.dtype)
-    single = wide == 8 and w.cols % wide != 0 and not shifted
+    unaligned = w.cols % wide != 0
+    single = wide == 8 and unaligned and not shifted
+    short = unaligned and w.cols <= SHORT_COLUMNS
     first = least_cluster(w, columns)
     found = [
         shape
@@ -110,10 +133,45 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
         many = single and shape.vectors * inputs > SINGLE_VECTORS
         if at_once(shape):
             return many, False, shape.cluster, shape.latency_us
+        if short and inputs == 1:
+            lanes = lanes_of(columns, wide * shape.vectors)
+            return False, True, *short_order(columns, wide * shape.vectors, lanes, shifted)
+        tail = 1 < shape.waves < TAIL_WAVES and shape.cluster == 1 and not unaligned
         useful = min(shape.useful_bytes, enough)
-        return many, True, -useful, shape.cluster, shape.used < LEAST_USED, shape.vectors
+        return many, True, tail, -useful, shape.cluster, shape.used < LEAST_USED, shape.vectors
 
     yield from sorted(found, key=order)
+
+
+def lanes_of(columns: int, held: int) -> int:
+    """Threads of a short row, of which each holds ``held`` columns."""
+    return 1 << (cdiv(columns, held) - 1).bit_length()
+
+
+def short_order(columns: int, held: int, lanes: int, shifted: bool) -> tuple[Any, ...]:
+    """Where a shape comes for short rows that begin between two vectors: the more of its registers have columns, the better.
+
+    Few threads of a row access few adjacent columns at a time, and registers of many single columns are filled one after the
+    other. Of shapes with equally many registers of single columns, the one with at least eight columns of a thread and the
+    fewest; if many of them have no column, and in vectors, the one with more columns, in which more rows share a warp.
+    """
+    share = columns / (held * lanes)
+    if shifted:
+        unsuitable = lanes < LINE_LANES or held > 8 * SHIFTED_VECTORS
+    else:
+        unsuitable = lanes < SINGLE_LANES[held > 16] or not 8 <= held <= SINGLE_COLUMNS
+    return unsuitable, -share, held if share >= FULL_SHARE and not shifted else -held
+
+
+def short_rows_shift(w: Any, touched: int) -> bool:
+    """Whether short rows of 16 bits move in vectors; ``touched``: columns of all vectors that a row touches."""
+
+    def registers(columns: int, shifted: bool) -> float:
+        found = [(short_order(columns, 8 * v, lanes_of(columns, 8 * v), shifted), v) for v in VECTORS[:SHIFTED_VECTORS]]
+        vectors = min(found)[1]
+        return 8 * vectors * lanes_of(columns, 8 * vectors)
+
+    return registers(touched, True) <= SHIFT_COST * registers(w.cols, False)
 
 
 def enough_bytes(w: Any) -> float:
@@ -136,7 +194,9 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
     needed = cdiv(columns, wide * vectors * cluster)
     if needed <= SHARED_CTA // 2 and cluster == 1:
         lanes = 1 << (needed - 1).bit_length()
-        if vectors > 1 and (lanes < LINE_LANES or (lanes <= WARP and vectors > WARP_VECTORS[inputs == 2])):
+        short = w.cols % wide != 0 and w.cols <= SHORT_COLUMNS
+        most = SHIFTED_VECTORS if short else WARP_VECTORS[inputs == 2]
+        if vectors > 1 and (lanes < LINE_LANES or (lanes <= WARP and vectors > most)):
             return None
         threads = block = max(lanes, min(SHARED_CTA, _fewest(w.rows * lanes, w.device.sms)))
         rows = block // lanes
@@ -148,8 +208,7 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
     registers = cdiv(wide * vectors * inputs + beside, 8) * 8
     if registers >= min(limits.registers // threads, limits.registers_per_thread):  # ptxas would spill some
         return None
-    given = block if block <= SCHEDULED // 2 else SCHEDULED * cdiv(block, SCHEDULED)
-    resident = min(limits.registers // (registers * given), limits.threads // block, limits.ctas)
+    resident = resident_ctas(w, block, registers)
     if not resident:
         return None
     ctas = cdiv(w.rows, rows) * cluster
@@ -158,12 +217,26 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
         threads,
         vectors,
         cluster,
+        block,
+        block // rows,
+        ctas,
         waves=ctas / (resident * w.device.sms),
         resident=resident,
         resident_bytes=resident * rows * row_bytes // cluster,
-        used=rows * needed / max(given, WARP),
+        used=rows * needed / max(_allocated(block), WARP),
         latency_us=CTA_US * ctas + COLUMN_US * wide * vectors + EXCHANGE_US * (needed > WARP),
     )
+
+
+def resident_ctas(w: Any, block: int, registers: int) -> int:
+    """CTAs of ``block`` threads that an SM holds, if a thread takes this number of registers."""
+    limits = w.device.target.limits
+    return int(min(limits.registers // (registers * _allocated(block)), limits.threads // block, limits.ctas))
+
+
+def _allocated(block: int) -> int:
+    """The threads for which a CTA takes registers."""
+    return block if block <= SCHEDULED // 2 else SCHEDULED * cdiv(block, SCHEDULED)
 
 
 def _fewest(threads: int, sms: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
 from ptxkit.kernels.measured import keep_input_bytes, measured
-from ptxkit.kernels.rows.row_tiles import shapes
+from ptxkit.kernels.rows.row_tiles import Shape, resident_ctas, shapes, short_rows_shift
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
@@ -25,7 +25,13 @@ Dtype = Literal["f32", "f16", "bf16"]
 
 THREADS = 256  # threads of a CTA in the unfused chains and the fused kernels
 CHUNK = 4  # elements of a thread in the element-wise launches of the unfused chains
+VECTOR_BYTES = 16
+ASYNC_COPY = ("sm_80",)  # targets with cp.async
 RECORD_BYTES = 11 * 1024  # shared memory of a CTA that is left for records where it stages a part of a row
+FEW_WAVES = 2  # up to which the latency of weights counts, where all rows are not resident at a time
+ALONE = 8  # registers that a thread saves where a CTA has one row
+LINE_COLUMNS = 64  # of 16 bits, in a cache line
+MANY_ROWS = 64  # for each SM: so many short rows that they are not all resident
 LONG_COLUMNS = 8192  # columns from which SHIFTED is faster with two arrays of weights
 NULL = np.uint64(0)  # a null pointer, for outputs that are not requested
 
@@ -38,6 +44,7 @@ TILE: Mapping[str, list[Any]] = {
     "STAGED": [True, False],  # keep rows that do not fit in registers in shared memory instead of reading them again
     "NO_EARLY_LAUNCH": [False, True],  # let the next grid start when this one ends: see follow_previous_grid
     "SHIFTED": [False, True],  # move rows that begin between two vectors in vectors instead of single columns
+    "EVEN": [False, True],  # let an SM hold no more CTAs than the grid needs: see even_bytes
 }
 
 FULL_TILE_COLUMNS = 16
@@ -117,6 +124,20 @@ def registers(w: Any, threads: int) -> int:
     return int(min(limits.registers // threads, limits.registers_per_thread))
 
 
+def even_bytes(w: Any, ctas: int) -> int:
+    """Dynamic shared memory of a CTA with which an SM holds no more CTAs than each has to, if all ``ctas`` are resident.
+
+    The next grid starts as soon as all CTAs of this one have. With room for more CTAs on an SM, its first ones go where room is
+    left, and the others to the SMs that are ready first, so that some SMs get far more of them than others.
+    """
+    limits = w.device.target.limits
+    each = cdiv(ctas, w.device.sms)
+    if each >= limits.ctas:
+        return 0
+    least = limits.shared_bytes // (each + 1) - limits.reserved_bytes  # of which one CTA more would fit
+    return int(max(0, min(least + VECTOR_BYTES * WARP // 2, limits.shared_bytes_per_cta - RECORD_BYTES)))
+
+
 def late(w: Any, t: Tile) -> bool:
     """Whether NO_EARLY_LAUNCH can have an effect on the time."""
     return bool(in_registers(w, t) and stays_in_l2(w))
@@ -151,6 +172,8 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
             return f"chunks with VECTORS={t.VECTORS} need too many registers"
         elif t.STAGED and staged_bytes(w, t, size) > w.device.target.limits.shared_bytes_per_cta - RECORD_BYTES:
             return f"a CTA's part of {w.cols} columns needs {staged_bytes(w, t, size):,} bytes of shared memory"
+        if t.get("EVEN") and (t.CLUSTER > 1 or t.NO_EARLY_LAUNCH or not late(w, t)):
+            return "EVEN applies to CTAs with rows in registers whose arrays fit in L2, and to an early launch"
         if t.NO_EARLY_LAUNCH and not late(w, t):
             return "NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"
         return True
@@ -158,14 +181,30 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     return check
 
 
-def moves_shifted(w: Any, weights: int, long_columns: int = LONG_COLUMNS) -> bool:
+def moves_shifted(w: Any, weights: int, long_columns: int = LONG_COLUMNS, arrays: int = 1) -> bool:
     """Whether rows that begin between two vectors should move in vectors, with SHIFTED.
 
     Single columns of 16 bits take eight times as many accesses. The vectors of weights, which are put together from two, cost
-    arithmetic; and in short rows there are few vectors beside the first and the last one.
+    arithmetic; and in short rows there are few vectors beside the first and the last one. ``arrays``: of which a thread holds
+    its columns at a time.
     """
     least = WARP * width(w.dtype) if weights < 2 else long_columns
-    return width(w.dtype) == 8 and not is_aligned(w) and w.cols >= least
+    if width(w.dtype) == 4 or is_aligned(w):
+        return False
+    if weights == 0 and arrays == 1 and LINE_COLUMNS <= w.cols < least and w.rows > MANY_ROWS * w.device.sms:
+        return short_rows_shift(w, held_columns(w, {"SHIFTED": True}))
+    return bool(w.cols >= least)
+
+
+def is_even(w: Any, shape: Shape) -> bool:
+    """Whether the CTAs of all rows are resident at a time, several on an SM."""
+    return shape.waves <= 1 and shape.cluster == 1 and shape.ctas > w.device.sms and stays_in_l2(w)
+
+
+def waves_with(w: Any, shape: Shape, weights: int, beside: int) -> float:
+    """CTAs over those that are resident at a time, if a thread holds the columns of the weights as well."""
+    held = cdiv(width(w.dtype) * shape.vectors * (1 + weights) + beside, 8) * 8
+    return shape.ctas / float(max(1, w.device.sms * resident_ctas(w, shape.block, held)))
 
 
 def preferred(
@@ -195,11 +234,21 @@ def preferred(
             if wide == 4 and large and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
         common: dict[str, Any] = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights, long_columns)}
-        for shape in shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"]):
-            tile = shape.tile | common
-            hidden = prefetched and shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
-            if weights and shape.vectors * wide <= 16 and (hidden or (early and wide == 4)):
-                yield tile | {"PREFETCH_WEIGHTS": True}
+        order = list(shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"]))
+        if weights == 1 and wide == 8 and stays_in_l2(w) and order and order[0].waves > 1:
+            for shape in order:
+                alone = shape.cluster == 1 and shape.of_row == shape.block and shape.vectors * wide <= 16
+                if alone and 1 < waves_with(w, shape, weights, beside) <= FEW_WAVES:
+                    yield shape.tile | common | {"EVEN": False, "PREFETCH_WEIGHTS": True}
+        for shape in order:
+            tile = shape.tile | common | {"EVEN": is_even(w, shape)}
+            if weights and shape.vectors * wide <= 16:
+                share = waves_with(w, shape, weights, beside)
+                hidden = prefetched and shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
+                if (hidden and share <= 1) or (early and wide == 4):
+                    yield tile | {"PREFETCH_WEIGHTS": True}
+                elif hidden and shape.is_half and waves_with(w, shape.alone, weights, beside - ALONE) <= 1:
+                    yield tile | shape.alone.tile | {"EVEN": is_even(w, shape.alone), "PREFETCH_WEIGHTS": True}
             yield tile
         parts = {"THREADS": 1024, "VECTORS": 16 // wide, "CACHE": common["CACHE"]}  # leaves registers for addresses
         for ctas in (8, 1):  # the second one is for targets without clusters
@@ -241,7 +290,7 @@ def preferred_in_registers(inputs: int) -> Callable[[Any], Iterator[dict[str, An
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         cache = 4 if w.work().bytes >= keep_input_bytes(w.device) else 0
-        common: dict[str, Any] = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0)}
+        common: dict[str, Any] = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0, arrays=inputs)}
         for shape in shapes(w, held_columns(w, common), inputs, 44, common["SHIFTED"]):
             yield shape.tile | common
 
@@ -321,7 +370,8 @@ def vectorized(
         SHIFTED=t.SHIFTED,
     )
     grid = cdiv(w.rows, tile.THREADS // of_row if of_row else 1) * t.CLUSTER
-    return Launch(f"{kernel}_vectorized", grid, threads, args, 0, cluster, template=(*template, tile))
+    kept = even_bytes(w, grid) if t.get("EVEN") else 0
+    return Launch(f"{kernel}_vectorized", grid, threads, args, kept, cluster, template=(*template, tile))
 
 
 def is_full_tile(w: Any, t: Tile, shares_cta: bool) -> bool:
