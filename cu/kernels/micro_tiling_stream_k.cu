@@ -1,6 +1,10 @@
 // f32 matrix product on the CUDA cores, step 9 of micro_tiling_matmul.cu: the ring of step 8 with equal work for every
 // SM.
 //
+// Step 11 differs in how the parts of a tile are added. In a chain a tile of many parts waits for as many CTAs, one after
+// another. There each part stores its sums to an array of its own, and each of the CTAs of a tile adds some of the sums of all
+// parts, in the order of k, after its last step.
+//
 // The number of tiles is seldom a multiple of the number of SMs: 512 tiles take the 132 SMs of an H200 four waves, and
 // 16 SMs are idle in the last one. Here CTAs are persistent, as many as SMs hold. They compute whole tiles first; the
 // steps of k of the remaining tiles are divided into equal shares, which may begin and end within a tile. The CTA with
@@ -9,7 +13,7 @@
 //
 // A producer warp fills the ring and continues with the next tile while the other warps store sums. Its warpgroup gives
 // registers to theirs (setmaxnreg, sm_90a).
-#include "ptxkit/gemm/micro_tiling.cuh"
+#include "ptxkit/gemm/micro_tiling_operands.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
@@ -48,15 +52,68 @@ struct Schedule {
     }
 };
 
-// Registers of a consumer thread: those of the SM that remain when each thread of the producer warpgroup keeps 24.
-template <int THREADS, int CTAS>
-struct Registers {
-    static constexpr int PRODUCER = 24, AT_LAUNCH = TargetLimits::REGISTERS_PER_SM / CTAS / (THREADS + 128) / 8 * 8;
-    static constexpr int LEFT = (AT_LAUNCH * (THREADS + 128) - PRODUCER * 128) / THREADS / 8 * 8,
-                         CONSUMER = LEFT < 240 ? LEFT : 240;
-    static_assert(THREADS % 128 == 0, "whole warpgroups multiply");
-    static_assert(AT_LAUNCH >= PRODUCER && AT_LAUNCH <= CONSUMER,
-                  "setmaxnreg takes from the producer and gives to the others");
+// The sums of parts of tiles in an array of vectors: of each CTA there is room for two tiles, one that its share begins within
+// and one that it begins and does not end. A thread has VECTORS vectors of a tile, and the same ones in each CTA.
+template <class L, int TM, int TN>
+struct Partials {
+    static constexpr int VECTORS = TM * TN / 4;
+    float* sums;
+    unsigned* flags;  // one for each room and consumer warp, 0 until the sums of the warp are stored
+    int steps, least, more;  // of a tile; of a share; shares that have one step more
+
+    __device__ __forceinline__ Partials(float* sums, unsigned* flags, int tiles, int steps, int whole, int shares)
+        : sums(sums), flags(flags), steps(steps) {
+        const int shared = (tiles - whole * static_cast<int>(gridDim.x)) * steps;
+        least = shared / shares;
+        more = shared % shares;
+    }
+
+    // The share that has a step, and its first step.
+    __device__ __forceinline__ int share_of(int step) const {
+        const int longer = more * (least + 1);
+        return step < longer ? step / (least + 1) : more + (step - longer) / least;
+    }
+    __device__ __forceinline__ int begin(int share) const { return least * share + min(share, more); }
+
+    // Number of the room for the part of a share that begins at the first step of a tile or not.
+    static __device__ __forceinline__ int room(int share, bool first) {
+        return 2 * (static_cast<int>(gridDim.x) - 1 - share) + first;
+    }
+    __device__ __forceinline__ float4* vector(int room, int v) const {
+        return reinterpret_cast<float4*>(sums) + (static_cast<size_t>(room) * VECTORS + v) * L::THREADS + threadIdx.x;
+    }
+    __device__ __forceinline__ unsigned* flag(int room) const { return flags + room * L::WARPS + threadIdx.x / 32; }
+
+    __device__ __forceinline__ void store_part(const float (&sum)[TM][TN], int room) const {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+            const int r = v / (TN / 4), q = v % (TN / 4) * 4;
+            *vector(room, v) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) st_release_gpu_global(flag(room), 1);
+    }
+
+    // Adds the vectors of shared tile `tile` that this CTA, with share `share`, has to add: store(r, q, vector).
+    template <class Store>
+    __device__ __forceinline__ void add_parts(int tile, int share, const Store& store) const {
+        const int first = share_of(tile * steps), parts = share_of(tile * steps + steps - 1) - first + 1;
+        for (int i = threadIdx.x % 32; i < parts; i += 32) {
+            while (ld_acquire_gpu_global(flag(room(first + i, i == 0))) == 0) {
+            }
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int v = share - first; v < VECTORS; v += parts) {
+            float4 total = *vector(room(first, true), v);
+#pragma unroll 8
+            for (int i = 1; i < parts; ++i) {
+                const float4 more = *vector(room(first + i, false), v);
+                total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+            }
+            store(v / (TN / 4), v % (TN / 4) * 4, total);
+        }
+    }
 };
 
 extern "C" __global__ void matmul_stream_k_clear(unsigned* flags, int count) {
@@ -64,16 +121,16 @@ extern "C" __global__ void matmul_stream_k_clear(unsigned* flags, int count) {
     for (int i = threadIdx.x; i < count; i += blockDim.x) flags[i] = 0;
 }
 
-// flags: one per consumer warp, 0 until the sums of the first part of its share are in c.
-template <class Tile>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
-    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
-    int k, int whole, int shares) {
+// flags: in a chain one per consumer warp, 0 until the sums of the first part of its share are in c. partials: null for a
+// chain.
+template <class Tile, bool CHAIN, class Source>
+__device__ __forceinline__ void stream_k(const Source& source, float* c, unsigned* flags, float* partials, int m, int n, int k,
+                                         int whole, int shares) {
     constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = InterleavedLanesOf<Tile>;
     using Operands = BankedOperands<L, BM, BN, BK, TM, TN>;
-    using R = Registers<L::THREADS, Tile::CTAS>;
+    using R = Registers<L::THREADS, Tile::CTAS, Source::REGISTERS>;
     constexpr int STAGE = Operands::STAGE;
     static_assert(STAGES >= 2, "one is filled while another is read");
     extern __shared__ __align__(1024) unsigned char bytes[];
@@ -81,10 +138,12 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
     __shared__ __align__(16) float zeros[4];
     const unsigned filled = cvta_to_shared(barriers), free = filled + STAGES * 8;
     const int steps = (k + BK - 1) / BK, warp = threadIdx.x / 32;
-    const Schedule schedule((m + BM - 1) / BM * ((n + BN - 1) / BN), steps, whole, shares);
+    const int tiles = (m + BM - 1) / BM * ((n + BN - 1) / BN);
+    const Schedule schedule(tiles, steps, whole, shares);
+    using P = Partials<L, TM, TN>;
     if (threadIdx.x < 4) zeros[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
-        init_ring<STAGES>(filled, 1, free, L::WARPS);
+        init_ring<STAGES>(filled, Source::ARRIVALS, free, L::WARPS);
         fence_proxy_async();
     }
     follow_previous_grid();
@@ -92,18 +151,17 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
 
     if (warp >= L::WARPS) {
         setmaxnreg_dec<R::PRODUCER>();
-        if (threadIdx.x != L::THREADS) return;
+        const int thread = threadIdx.x - L::THREADS;
+        if (thread >= Source::THREADS) return;
         Ring<STAGES> ring;
         for (int step = 0; step < schedule.total;) {
             const Part part = schedule.at(step);
-            const TileOrigin origin = tile_origin<BM, BN, GROUP>(part.tile, m, n);
+            const typename Source::template Of<Tile> operands(
+                source, tile_origin<BM, BN, GROUP>(part.tile, m, n), thread, m, n, k);
             step += part.count;
             for (int i = part.begin; i < part.begin + part.count; ++i, ring.advance()) {
-                const unsigned stage = cvta_to_shared(bytes) + ring.stage * STAGE, barrier = filled + ring.stage * 8;
                 mbarrier_wait(free + ring.stage * 8, ring.parity ^ 1);
-                mbarrier_arrive_expect_tx(barrier, STAGE);
-                cp_async_bulk_tensor_2d_shared_global(stage, a, i * BK, origin.row, barrier);
-                cp_async_bulk_tensor_2d_shared_global(stage + Operands::STAGE_A, b, origin.col, i * BK, barrier);
+                operands.copy(cvta_to_shared(bytes) + ring.stage * STAGE, i, filled + ring.stage * 8);
             }
         }
     } else {
@@ -131,19 +189,66 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
                 });
             }
             const TileOrigin origin = tile_origin<BM, BN, GROUP>(part.tile, m, n);
+            if (!CHAIN && part.count < steps) {
+                const P parts(partials, flags, tiles, steps, whole, shares);
+                parts.store_part(sum, P::room(gridDim.x - 1 - blockIdx.x, part.begin == 0));
+                continue;
+            }
             if (part.begin + part.count == steps) {
-                store(c, sum, lanes, origin, m, n, true);
+                store(c, sum, lanes, origin, m, n, Source::WHOLE);
             } else {
                 // The share after this one has the next steps of the tile and adds or stores first, so that the sums
                 // are added in one order.
                 while (ld_acquire_gpu_global(flags + (blockIdx.x - 1) * L::WARPS + warp) == 0) {
                 }
-                add(c, sum, lanes, origin, m, n);
+                add(c, sum, lanes, origin, m, n, Source::WHOLE);
             }
             if (part.begin > 0) {
                 __syncwarp();
                 if (threadIdx.x % 32 == 0) st_release_gpu_global(flags + blockIdx.x * L::WARPS + warp, 1);
             }
         }
+        if (CHAIN || schedule.total == whole * steps) return;
+        const P parts(partials, flags, tiles, steps, whole, shares);
+        const int share = gridDim.x - 1 - blockIdx.x, begin = parts.begin(share);
+        const int end = begin + schedule.total - whole * steps;
+        // The tile that the share begins within, then the one that it does not end, if that is another one.
+#pragma unroll 1
+        for (int tile = begin / steps; tile * steps < end; ++tile) {
+            if (tile * steps >= begin && (tile + 1) * steps <= end) continue;
+            const TileOrigin origin = tile_origin<BM, BN, GROUP>(whole * gridDim.x + tile, m, n);
+            parts.add_parts(tile, share, [&](int r, int q, float4 v) {
+                store_vector<Source::WHOLE>(c, v, origin.row + lanes.row + L::down(r), origin.col + lanes.col + L::across(q),
+                                            m, n);
+            });
+        }
     }
+}
+
+template <class Tile>
+__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
+    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
+    int k, int whole, int shares) {
+    stream_k<Tile, true>(BoxedOperands{a, b}, c, flags, nullptr, m, n, k, whole, shares);
+}
+
+// The same for rows of any length; WIDE: elements of a copy.
+template <class Tile, int WIDE>
+__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k_unaligned(
+    const float* a, const float* b, float* c, unsigned* flags, int m, int n, int k, int whole, int shares) {
+    stream_k<Tile, true>(CopiedOperands<WIDE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
+}
+
+// Step 11. partials: 2 BM BN elements for each CTA.
+template <class Tile>
+__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums(
+    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, float* partials,
+    int m, int n, int k, int whole, int shares) {
+    stream_k<Tile, false>(BoxedOperands{a, b}, c, flags, partials, m, n, k, whole, shares);
+}
+
+template <class Tile, int WIDE>
+__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums_unaligned(
+    const float* a, const float* b, float* c, unsigned* flags, float* partials, int m, int n, int k, int whole, int shares) {
+    stream_k<Tile, false>(CopiedOperands<WIDE>{a, b}, c, flags, partials, m, n, k, whole, shares);
 }

@@ -52,6 +52,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     st_shared(slot, static_cast<unsigned short>(1));
     fma_rn_f32(v.x, w.x, w.y);
     red_global_add(y, v);
+    red_global_add(&y->x, v.x);
     st_release_gpu_global(reinterpret_cast<unsigned*>(y), ld_acquire_gpu_global(reinterpret_cast<unsigned*>(y)));
     barrier_sync();
     barrier_sync(1, 32);
@@ -121,7 +122,10 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     out[2] = mbarrier_try_wait_parity_acquire_cluster(b, 0);
     cp_async_cg_shared_global(a, x, 4);
     cp_async_cg_shared_global_L2_128B(a, x, 4);
+    cp_async_ca_shared_global_4(a, x);
     cp_async_ca_shared_global_4(a, x, 4);
+    cp_async_ca_shared_global_8(a, x);
+    cp_async_ca_shared_global_8(a, x, 8);
     fence_proxy_async();
     fence_proxy_async_shared_cta();
     cp_async_bulk_shared_global(a, x, 128, b);

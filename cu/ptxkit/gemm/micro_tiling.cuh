@@ -109,19 +109,41 @@ __device__ __forceinline__ void store(float* c, const float (&sum)[TM][TN], cons
     }
 }
 
-// Adds to c in L2 (red): nothing is read, and no thread waits. Rows are multiples of 16 bytes.
+// Stores four neighbouring elements of row i from column j on. WHOLE: rows are multiples of 16 bytes.
+template <bool WHOLE>
+__device__ __forceinline__ void store_vector(float* c, float4 v, int i, int j, int m, int n) {
+    if (i >= m) return;
+    float* out = c + static_cast<size_t>(i) * n + j;
+    if constexpr (WHOLE) {
+        if (j < n) *reinterpret_cast<float4*>(out) = v;
+    } else {
+        if (j < n) out[0] = v.x;
+        if (j + 1 < n) out[1] = v.y;
+        if (j + 2 < n) out[2] = v.z;
+        if (j + 3 < n) out[3] = v.w;
+    }
+}
+
+// Adds to c in L2 (red): nothing is read, and no thread waits. whole: rows are multiples of 16 bytes.
 template <class L, int TM, int TN>
 __device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const L& lanes, TileOrigin origin, int m,
-                                    int n) {
+                                    int n, bool whole) {
 #pragma unroll
     for (int r = 0; r < TM; ++r) {
         const int i = origin.row + lanes.row + L::down(r);
         if (i >= m) continue;
+        float* out = c + static_cast<size_t>(i) * n;
 #pragma unroll
         for (int q = 0; q < TN; q += 4) {
             const int j = origin.col + lanes.col + L::across(q);
-            const float4 v = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
-            if (j < n) red_global_add(reinterpret_cast<float4*>(c + static_cast<size_t>(i) * n + j), v);
+            if (whole) {
+                const float4 v = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+                if (j < n) red_global_add(reinterpret_cast<float4*>(out + j), v);
+            } else {
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+                    if (j + s < n) red_global_add(out + j + s, sum[r][q + s]);
+            }
         }
     }
 }

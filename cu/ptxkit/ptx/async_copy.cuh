@@ -45,12 +45,40 @@ __device__ __forceinline__ void cp_async_cg_shared_global_L2_128B(unsigned share
 #endif
 }
 
-// cp.async.ca: copies 4 bytes, caching them in L1 and L2; `bytes` is 4, or 0 to write zeros without accessing global
-// memory.
+// cp.async.ca: copies 4 or 8 bytes, caching them in L1 and L2.
+__device__ __forceinline__ void cp_async_ca_shared_global_4(unsigned shared_address, const void* pointer) {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address), "l"(cvta_to_global(pointer))
+                 : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
+}
+
+__device__ __forceinline__ void cp_async_ca_shared_global_8(unsigned shared_address, const void* pointer) {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address), "l"(cvta_to_global(pointer))
+                 : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
+}
+
+// The same with a source size: `bytes` is the size of the copy, or 0 to write zeros without accessing global memory.
 __device__ __forceinline__ void cp_async_ca_shared_global_4(unsigned shared_address, const void* pointer,
                                                             unsigned bytes) {
 #if PTXKIT_SM >= 80
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"(shared_address), "l"(cvta_to_global(pointer)), "r"(bytes) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
+}
+
+__device__ __forceinline__ void cp_async_ca_shared_global_8(unsigned shared_address, const void* pointer,
+                                                            unsigned bytes) {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
                  :: "r"(shared_address), "l"(cvta_to_global(pointer)), "r"(bytes) : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async", "sm_80");

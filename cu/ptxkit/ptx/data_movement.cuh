@@ -309,6 +309,11 @@ __device__ __forceinline__ void ld_volatile_shared(float& x, float& y, float& z,
                  : "r"(address));
 }
 
+// red.add.f32: atomically adds v to the number in memory, without returning the old value.
+__device__ __forceinline__ void red_global_add(float* pointer, float v) {
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(cvta_to_global(pointer)), "f"(v) : "memory");
+}
+
 // red.add.v4.f32: atomically adds each component of v to the component in memory, without returning the old value.
 // Rounded to nearest even; subnormal operands and results are flushed to zero. Target: sm_90 or newer.
 __device__ __forceinline__ void red_global_add(float4* pointer, float4 v) {

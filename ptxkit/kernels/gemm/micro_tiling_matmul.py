@@ -1,197 +1,69 @@
-"""micro_tiling_matmul: f32 matrix product on the CUDA cores, in nine steps, from one element per thread to stream-K."""
+"""micro_tiling_matmul: f32 matrix product on the CUDA cores, in thirteen steps, from one element per thread to few rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm.product import Gemm
-from ptxkit.kernels.measured import gemm_tiles
-from ptxkit.kernels.template import TemplateStruct
-from ptxkit.targets import WARP, SmLimits
-
-BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
-BULK_BK = 32  # columns of a that are one swizzle span
-STEP_5 = Tile(
-    {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 16, "WN": 128, "STAGES": 2, "GROUP": 1, "CTAS": 2}
+from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k
+from ptxkit.kernels.gemm.micro_tiles import (
+    BULK_BK,
+    BULK_SPACE,
+    RING_SPACE,
+    SPACE,
+    STEP_5,
+    PARTIAL_SPACE,
+    STREAM_SPACE,
+    MicroTile,
+    bulk_bytes,
+    bulk_usable,
+    micro_tile,
+    most_partials,
+    partial_usable,
+    preferred,
+    ring_bytes,
+    ring_maps,
+    ring_usable,
+    shared_bytes,
+    source,
+    stream_usable,
+    threads,
+    usable,
 )
-
-SPACE = {
-    "BM": [128, 64, 256],
-    "BN": [128, 64, 256],
-    "BK": [16, 8, 32],
-    "TM": [8, 4, 16],
-    "TN": [8, 4, 16],
-    "WM": [64, 32, 128],
-    "WN": [32, 64, 128],
-    "STAGES": [3, 2, 4, 5],
-    "GROUP": [8, 1, 16],
-    "CTAS": [2, 1],  # resident CTAs of an SM, for which registers are limited
-}
-BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
-RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
-STREAM_SPACE = RING_SPACE | {
-    "TM": [8],
-    "TN": [16, 8],
-    "WM": [64, 32],
-    "GROUP": [8, 16, 4],
-    "CTAS": [1, 2],
-    "SHARED_WAVES": [2, 1, 4],  # waves of tiles at the end that are divided into shares of steps of k
-    "MIN_STEPS": [8, 2, 32],  # minimum number of steps of k in a share
-}
+from ptxkit.kernels.gemm.product import Gemm
 
 
-@dataclass(frozen=True)
-class MicroTile(TemplateStruct):
-    """``MicroTile`` of cu/ptxkit/gemm/micro_tiling.cuh."""
+def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True) -> list[Launch]:
+    """Launches of ``matmul_stream_k``: whole tiles, then shares of the tiles of the last ``SHARED_WAVES`` waves.
 
-    BM: int
-    BN: int
-    BK: int
-    TM: int
-    TN: int
-    WM: int
-    WN: int
-    STAGES: int = 1
-    GROUP: int = 1
-    CTAS: int = 1
-
-
-def micro_tile(t: Tile) -> MicroTile:
-    """The template argument for a tile; BK is BULK_BK if the tile has none."""
-    names = (field.name for field in fields(MicroTile))
-    return MicroTile(**{name: t.get(name, BULK_BK) for name in names})
-
-
-def threads(t: Tile) -> int:
-    """Threads of a CTA."""
-    return int(t.BM // t.WM * (t.BN // t.WN) * WARP)
-
-
-def covers(t: Tile) -> str | None:
-    """Why lanes do not cover the warp tile, or warps the CTA tile, as ``Lanes`` asserts; None if they do."""
-    if t.WM % t.TM or t.WN % t.TN or (t.WM // t.TM) * (t.WN // t.TN) != WARP:
-        return f"{WARP} lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
-    if t.BM % t.WM or t.BN % t.WN:
-        return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
-    if not 64 <= threads(t) <= SmLimits.threads_per_cta:
-        return f"{threads(t)} threads per CTA; 64 to {SmLimits.threads_per_cta} are possible"
-    return None
-
-
-def shared_bytes(t: Tile) -> int:
-    """Dynamic shared memory of ``matmul_pipelined``: rows of a are padded by 4 elements."""
-    return int(4 * t.STAGES * t.BK * (t.BM + 4 + t.BN))
-
-
-def usable(w: Any, t: Tile) -> bool | str:
-    """The constraint of ``warps``."""
-    if reason := covers(t):
-        return reason
-    if threads(t) % t.BK or (threads(t) % (t.BN // 4) and t.BN // 4 % threads(t)):
-        return f"{threads(t)} threads do not copy whole rows of {t.BK} and {t.BN} elements"
-    return fits(w, t, t.TM * t.TN + 2 * (t.TM + t.TN), shared_bytes(t))
-
-
-def fits(w: Any, t: Tile, held: int, shared: int) -> bool | str:
-    """Whether CTAS CTAs, with ``registers`` registers for data per thread, fit on an SM."""
-    limits = w.device.target.limits
-    registers = held + BESIDE
-    if registers > limits.registers_per_thread or registers * threads(t) * t.CTAS > limits.registers:
-        return f"{t.CTAS} CTAs of {threads(t)} threads with {registers} registers are too many"
-    if (shared + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
-        return f"{t.CTAS} CTAs need {shared * t.CTAS} bytes of shared memory, more than {limits.shared_bytes_per_cta}"
-    return True
-
-
-def bulk_bytes(t: Tile) -> int:
-    """Dynamic shared memory of ``matmul_bulk``."""
-    return int(4 * t.STAGES * BULK_BK * (t.BM + t.BN))
-
-
-def bulk_usable(w: Any, t: Tile) -> bool | str:
-    """The constraint of ``bulk``."""
-    if w.n % 4 or w.k % 4:
-        return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
-    if reason := covers(t):
-        return reason
-    return fits(w, t, t.TM * t.TN + 4 * t.TM + t.TN, bulk_bytes(t))
-
-
-def ring_bytes(t: Tile) -> int:
-    """Dynamic shared memory of ``matmul_ring``."""
-    return int(4 * t.STAGES * t.BK * (t.BM + t.BN))
-
-
-def ring_usable(w: Any, t: Tile) -> bool | str:
-    """The constraint of ``ring``."""
-    if w.n % 4 or w.k % 4:
-        return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
-    if reason := covers(t):
-        return reason
-    if t.BK not in (16, 32) or t.BM > 256 or t.BN > 256:
-        return f"boxes of {t.BM} x {t.BK} and {t.BK} x {t.BN}: BK is 16 or 32 columns of a, the others at most 256"
-    if t.WM == t.TM or t.WN == t.TN or t.TM & t.TM - 1:
-        return f"lanes need neighbours in both directions and a power of two of rows, not {t.TM} x {t.TN} of {t.WM} x {t.WN}"
-    return fits(w, t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
-
-
-def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
-    """Tiles of a step by size: large ones if enough SMs get some, else small ones."""
-
-    def choose(w: Any) -> Iterator[Mapping[str, Any]]:
-        yield from gemm_tiles(w.device, f"{w.name}:{step}", w.m, w.n)
-
-    return choose
-
-
-def stream_usable(w: Any, t: Tile) -> bool | str:
-    """The constraint of ``stream_k``: that of ``ring``, and the registers that ``Registers`` of the kernel distributes."""
-    if (said := ring_usable(w, t)) is not True:
-        return said
-    if threads(t) % 128:
-        return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
-    at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
-    left = min(240, (at_launch * (threads(t) + 128) - 24 * 128) // threads(t) // 8 * 8)
-    if not 24 <= at_launch <= left:
-        return f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each; a consumer thread gets {left}"
-    if left < t.TM * t.TN + 4 * t.TM + 2 * t.TN + BESIDE:
-        return f"{left} registers are too few for {t.TM} x {t.TN} sums"
-    return True
-
-
-def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
-    """Launches of ``matmul_stream_k``: whole tiles, then shares of the tiles of the last ``SHARED_WAVES`` waves."""
+    Without ``chain``, of ``matmul_partial_sums``.
+    """
     tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), w.device.sms * t.CTAS
     whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
     shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.MIN_STEPS))
     grid = ctas if whole else shares
-    arguments = (*ring_maps(t), "c", "flags", w.m, w.n, w.k, whole, shares)
+    by = source(w, t)
+    arrays = (*by.operands, "c", "flags") if chain else (*by.operands, "c", "flags", "partials")
+    arguments = (*arrays, w.m, w.n, w.k, whole, shares)
     multiply = Launch(
-        "matmul_stream_k",
+        f"matmul_{'stream_k' if chain else 'partial_sums'}{by.suffix}",
         grid,
         threads(t) + 128,
         arguments,
         shared=ring_bytes(t),
-        template=(micro_tile(t),),
+        template=(micro_tile(t), *by.template),
         options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
     )
     if tiles == whole * ctas:
         return [multiply]
-    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32)), multiply]
-
-
-def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
-    """The tensor maps of a and b, whose boxes fill a stage of the ring."""
-    return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
+    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32 * (1 if chain else 2))), multiply]
 
 
 class MicroTilingMatmul(Workload):
-    """c = a b in f32 on the CUDA cores, in nine steps."""
+    """c = a b in f32 on the CUDA cores, in thirteen steps."""
 
     source = "micro_tiling_matmul.cu"
     m: int = 4096
@@ -211,8 +83,9 @@ class MicroTilingMatmul(Workload):
 
     def temporaries(self) -> Mapping[str, Any]:
         return {
-            "flags": (self.device.sms * self.device.target.limits.warps, "u32")
-        }  # one flag for each consumer warp of the resident CTAs
+            "flags": (2 * self.device.sms * self.device.target.limits.warps, "u32"),
+            "partials": (most_partials(self), "f32"),
+        }
 
     def work(self) -> Work:
         elements = self.m * self.k + self.k * self.n + self.m * self.n
@@ -309,6 +182,50 @@ class MicroTilingMatmul(Workload):
     def step9_stream_k(self, t: Tile) -> list[Launch]:
         """Persistent CTAs with equal numbers of steps of k: the tiles of the last waves are shared."""
         return stream_k(self, t)
+
+    @variant(
+        source="micro_tiling_cluster_k.cu",
+        tile=micro_cluster_k.SPACE,
+        constraint=micro_cluster_k.usable,
+        prefer=micro_cluster_k.preferred,
+        requires=["sm_90a"],
+    )
+    def step10_cluster_k(self, t: Tile) -> list[Launch]:
+        """The CTAs of a cluster divide k, and add their sums through distributed shared memory."""
+        return micro_cluster_k.launches(self, t)
+
+    @variant(
+        source="micro_tiling_stream_k.cu",
+        tile=PARTIAL_SPACE,
+        constraint=partial_usable,
+        prefer=preferred("step9_stream_k"),
+        requires=["sm_90a"],
+    )
+    def step11_partial_sums(self, t: Tile) -> list[Launch]:
+        """Shares of steps of k as in step 9, whose sums all CTAs of a tile add together."""
+        return stream_k(self, t, chain=False)
+
+    @variant(
+        source="micro_tiling_few_rows.cu",
+        tile=few_rows.SPACE,
+        constraint=few_rows.usable,
+        prefer=few_rows.preferred,
+        requires=["sm_90"],
+    )
+    def step12_few_rows(self, t: Tile) -> list[Launch]:
+        """Threads read b into registers, for few rows of a, which take as long as reading b."""
+        return few_rows.launches(self, t)
+
+    @variant(
+        source="micro_tiling_few_columns.cu",
+        tile=few_columns.SPACE,
+        constraint=few_columns.usable,
+        prefer=few_columns.preferred,
+        requires=["sm_90"],
+    )
+    def step13_few_columns(self, t: Tile) -> list[Launch]:
+        """Threads read a into registers, for few columns of b, which take as long as reading a."""
+        return few_columns.launches(self, t)
 
     def pipelined(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_pipelined``."""

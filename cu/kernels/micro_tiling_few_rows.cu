@@ -1,0 +1,139 @@
+// f32 matrix product with few rows, step 11 of micro_tiling_matmul.cu: c = a b with up to 16 rows takes as long as reading
+// b, which has all the bytes.
+//
+// Threads load vectors of b into registers, without shared memory: a group of ACROSS threads covers a strip of 4 ACROSS
+// columns, and the groups of a CTA, and the CTAs of a cluster, take different rows of b, four at a time. A thread has
+// BATCH times four vectors in flight. The elements of a that belong to four rows of b are one vector of each row of a,
+// which all threads of a group read from L1. At the end the sums of the groups are added in shared memory, and those of
+// the CTAs in the order of their ranks through distributed shared memory.
+#include "ptxkit/ptx/cluster.cuh"
+#include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/synchronization.cuh"
+
+using namespace ptxkit;
+
+// Four numbers, `apart` elements from each other, of which the first `count` are read; the others are zero. WIDE: they are
+// contiguous, aligned, and all are read. STREAMED: they are read once.
+template <bool WIDE, bool STREAMED>
+__device__ __forceinline__ void load4(float (&to)[4], const float* from, int apart, int count) {
+    if constexpr (WIDE) {
+        const uint4* vector = reinterpret_cast<const uint4*>(from);
+        const uint4 v = STREAMED ? ld_global_L1_no_allocate(vector) : ld_global(vector);
+        to[0] = __uint_as_float(v.x), to[1] = __uint_as_float(v.y), to[2] = __uint_as_float(v.z),
+        to[3] = __uint_as_float(v.w);
+    } else {
+#pragma unroll
+        for (int s = 0; s < 4; ++s)
+            to[s] = s < count ? __uint_as_float(ld_global(reinterpret_cast<const unsigned*>(from + s * apart))) : 0;
+    }
+}
+
+// gridDim.x: strips times the CTAs of a cluster. gridDim.y: groups of ROWS rows. Dynamic shared memory: 16 ROWS THREADS
+// bytes. WIDE: n and k are multiples of 4.
+template <int ROWS, int ACROSS, int BATCH, int THREADS, bool WIDE>
+__global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const float* b, float* c, int m, int n,
+                                                           int k) {
+    constexpr int GROUPS = THREADS / ACROSS, COLS = 4 * ACROSS, VECTORS = ROWS * ACROSS;
+    static_assert(THREADS % ACROSS == 0 && (ACROSS == 8 || ACROSS == 16 || ACROSS == 32), "a group is a part of a warp");
+    extern __shared__ __align__(16) float sums[];  // [GROUPS][ROWS][COLS]
+    const int parts = cluster_nctarank(), part = cluster_ctarank();
+    const int group = threadIdx.x / ACROSS, lane = threadIdx.x % ACROSS;
+    const int col = blockIdx.x / parts * COLS, row = blockIdx.y * ROWS;
+    const int blocks = (k + 3) / 4;
+    const int begin = static_cast<int>(static_cast<long long>(blocks) * part / parts);
+    const int end = static_cast<int>(static_cast<long long>(blocks) * (part + 1) / parts);
+    // Columns and rows beyond the last are computed from the last ones, and not stored.
+    const int first = WIDE ? min(col + lane * 4, n - 4) : col + lane, last = n - 1 - first;
+    const float* from = b + first;
+    float sum[ROWS][4] = {};
+    follow_previous_grid();
+
+    for (int at = begin + group; at < end; at += BATCH * GROUPS) {
+        float w[BATCH][4][4];
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const int block = at + u * GROUPS;
+            if (block >= end) break;
+#pragma unroll
+            for (int s = 0; s < 4; ++s) {
+                const int j = block * 4 + s;
+                const float* of_row = from + static_cast<size_t>(j) * n;
+                if constexpr (WIDE) {
+                    load4<true, true>(w[u][s], of_row, 1, 4);
+                } else {
+#pragma unroll
+                    for (int q = 0; q < 4; ++q)
+                        w[u][s][q] = j < k && q * ACROSS <= last
+                                         ? __uint_as_float(ld_global(reinterpret_cast<const unsigned*>(of_row + q * ACROSS)))
+                                         : 0;
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const int block = at + u * GROUPS;
+            if (block >= end) break;
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                float left[4];
+                load4<WIDE, false>(left, a + static_cast<size_t>(min(row + r, m - 1)) * k + block * 4, 1, k - block * 4);
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+#pragma unroll
+                    for (int q = 0; q < 4; ++q) sum[r][q] = fmaf(left[s], w[u][s][q], sum[r][q]);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        float* to = sums + (group * ROWS + r) * COLS;
+        if constexpr (WIDE) {
+            reinterpret_cast<float4*>(to)[lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
+        } else {
+#pragma unroll
+            for (int q = 0; q < 4; ++q) to[q * ACROSS + lane] = sum[r][q];
+        }
+    }
+    barrier_sync();
+    float4* vectors = reinterpret_cast<float4*>(sums);
+    auto store = [&](int v, float4 total) {
+        const int i = row + v / ACROSS, j = col + v % ACROSS * 4;
+        if (i >= m) return;
+        float* out = c + static_cast<size_t>(i) * n + j;
+        if constexpr (WIDE) {
+            if (j < n) st_global(reinterpret_cast<float4*>(out), total);
+        } else {
+            if (j < n) out[0] = total.x;
+            if (j + 1 < n) out[1] = total.y;
+            if (j + 2 < n) out[2] = total.z;
+            if (j + 3 < n) out[3] = total.w;
+        }
+    };
+    for (int v = threadIdx.x; v < VECTORS; v += THREADS) {
+        float4 total = vectors[v];
+#pragma unroll
+        for (int g = 1; g < GROUPS; ++g) {
+            const float4 more = vectors[g * VECTORS + v];
+            total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+        }
+        if (parts == 1) store(v, total);
+        else vectors[v] = total;
+    }
+    if (parts == 1) return;
+    barrier_cluster_arrive_release();
+    barrier_cluster_wait_acquire();
+    for (int v = threadIdx.x * parts + part; v < VECTORS; v += THREADS * parts) {
+        const unsigned address = cvta_to_shared(vectors + v);
+        float4 total = {};
+#pragma unroll 8
+        for (int cta = 0; cta < parts; ++cta) {
+            const uint4 more = ld_shared_cluster_v4(mapa_shared_cluster(address, cta));
+            total = {total.x + __uint_as_float(more.x), total.y + __uint_as_float(more.y),
+                     total.z + __uint_as_float(more.z), total.w + __uint_as_float(more.w)};
+        }
+        store(v, total);
+    }
+    barrier_cluster_arrive_release();
+    barrier_cluster_wait_acquire();  // no CTA reads this one's shared memory any more
+}

@@ -1,0 +1,68 @@
+"""Step 12 of micro_tiling_matmul: few columns of b, whose product takes as long as reading a."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.targets import SmLimits
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
+
+SPACE = {
+    "ROWS": [4, 8, 2, 1],  # of a that a warp multiplies
+    "COLUMNS": [1, 2, 4, 8, 16],  # of b that a CTA multiplies
+    "BATCH": [4, 2, 8],  # elements, or vectors of four, of each row that a thread has in flight
+    "THREADS": [256, 128],
+    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for a CTA of a cluster, which has at most 8 on every GPU
+}
+
+MOST_GROUPS = SmLimits.grid[1]
+MOST_VECTORS = 2  # of b that belong to one of a: the lanes of more would read from more cache lines than a has
+
+
+def groups(w: MicroTilingMatmul, t: Tile) -> int:
+    """Groups of rows, each of a CTA or of a cluster."""
+    return cdiv(w.m, t.ROWS * t.THREADS // 32)
+
+
+def access(w: MicroTilingMatmul, t: Tile) -> str:
+    """How elements are read: an ``Access`` of cu/kernels/micro_tiling_few_columns.cu."""
+    if w.n == t.COLUMNS and w.n <= MOST_VECTORS and w.k % 4 == 0:
+        return "VECTORS"
+    return "B_VECTORS" if t.COLUMNS % 4 == 0 and w.n % 4 == 0 else "ELEMENTS"
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of the variant."""
+    if cdiv(w.n, t.COLUMNS) > MOST_GROUPS:
+        return f"n={w.n} has more than {MOST_GROUPS} groups of COLUMNS={t.COLUMNS}"
+    deep = 4 if access(w, t) == "VECTORS" else 1
+    if t.ROWS * (t.COLUMNS + t.BATCH * deep) > 144:
+        return f"{t.ROWS} x {t.COLUMNS} sums and {t.ROWS} x {t.BATCH * deep} numbers of a are too many registers"
+    if cdiv(w.k, 32) < t.PARTS:
+        return f"k={w.k} has fewer than PARTS={t.PARTS} times 32 elements"
+    return True
+
+
+def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+    """The launch of ``matmul_few_columns``."""
+    return [
+        Launch(
+            "matmul_few_columns",
+            (groups(w, t) * t.PARTS, cdiv(w.n, t.COLUMNS)),
+            t.THREADS,
+            w.arguments,
+            cluster=t.PARTS if t.PARTS > 1 else None,
+            template=(t.ROWS, t.COLUMNS, t.BATCH, t.THREADS, access(w, t)),
+        )
+    ]
+
+
+def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles, best first."""
+    columns = next((columns for columns in SPACE["COLUMNS"] if columns >= w.n), 16)
+    for parts in (8, 4, 2, 1):
+        yield {"ROWS": 4, "COLUMNS": columns, "PARTS": parts}

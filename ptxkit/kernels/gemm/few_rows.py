@@ -1,0 +1,68 @@
+"""Step 11 of micro_tiling_matmul: few rows of a, whose product takes as long as reading b."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.targets import SmLimits
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
+
+SPACE = {
+    "ROWS": [1, 2, 4, 8, 16],  # of a that a CTA multiplies
+    "ACROSS": [32, 16, 8],  # threads that cover a strip of four times as many columns
+    "BATCH": [2, 1, 4],  # times four vectors of b that a thread has in flight
+    "THREADS": [256, 128, 512, 1024],
+    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for a CTA of a cluster, which has at most 8 on every GPU
+}
+MOST_GROUPS = SmLimits.grid[1]
+BESIDE = 20  # registers for addresses and counters
+
+
+def strips(w: MicroTilingMatmul, t: Tile) -> int:
+    """Strips of columns."""
+    return cdiv(w.n, 4 * t.ACROSS)
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory: the sums of all threads."""
+    return int(16 * t.ROWS * t.THREADS)
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of the variant."""
+    limits = w.device.target.limits
+    if cdiv(w.m, t.ROWS) > MOST_GROUPS:
+        return f"m={w.m} has more than {MOST_GROUPS} groups of ROWS={t.ROWS}"
+    registers = 4 * t.ROWS + 16 * t.BATCH + BESIDE
+    if registers > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
+        return f"sums of {t.ROWS} rows and {t.BATCH} x 16 numbers of b need {registers} registers, more than {most}"
+    if cdiv(w.k, 4) < t.PARTS:
+        return f"k={w.k} has fewer than PARTS={t.PARTS} times four rows of b"
+    if shared_bytes(t) > (most := limits.shared_bytes_per_cta):
+        return f"the sums need {shared_bytes(t)} bytes of shared memory, more than {most}"
+    return True
+
+
+def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+    """The launch of ``matmul_few_rows``."""
+    return [
+        Launch(
+            "matmul_few_rows",
+            (strips(w, t) * t.PARTS, cdiv(w.m, t.ROWS)),
+            t.THREADS,
+            w.arguments,
+            shared=shared_bytes(t),
+            cluster=t.PARTS if t.PARTS > 1 else None,
+            template=(t.ROWS, t.ACROSS, t.BATCH, t.THREADS, w.aligned),
+        )
+    ]
+
+
+def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles, best first."""
+    for parts in (8, 4, 2, 1):
+        yield {"ROWS": 8, "PARTS": parts}

@@ -1,0 +1,75 @@
+"""Step 10 of micro_tiling_matmul: clusters that compute one tile each and divide k among their CTAs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels.gemm.micro_tiles import (
+    RING_SPACE,
+    boxes_usable,
+    distributable,
+    micro_tile,
+    ring_bytes,
+    source,
+    threads,
+)
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
+
+SPACE = RING_SPACE | {
+    "BM": [64, 128, 256, 32, 16],
+    "BN": [128, 64, 256, 32, 16],
+    "TM": [8, 4, 16],
+    "TN": [8, 16, 4],
+    "WM": [32, 64, 16, 128],
+    "WN": [64, 128, 32, 16],
+    "STAGES": [3, 4, 5, 6, 8, 2],
+    "CTAS": [2, 1, 3, 4],
+    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for a CTA of a cluster, which has at most 8 on every GPU
+}
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_cluster_k``: the ring, whose place the sums of the parts take."""
+    vectors = t.TM * t.TN // 4
+    sums = t.PARTS * cdiv(vectors, t.PARTS) * threads(t) * 16 if t.PARTS > 1 else 0
+    return int(max(ring_bytes(t), sums))
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of the variant: that of the ring for rows of any length, a step for each part, and room for the sums."""
+    if (said := boxes_usable(w, t)) is not True:
+        return said
+    if (steps := cdiv(w.k, t.BK)) < t.PARTS:
+        return f"k={w.k} has {steps} steps of {t.BK}, fewer than PARTS={t.PARTS}"
+    limits = w.device.target.limits
+    if (shared_bytes(t) + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
+        return f"{t.CTAS} CTAs need {shared_bytes(t) * t.CTAS} bytes of shared memory"
+    return distributable(w, t)
+
+
+def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+    """The launch of ``matmul_cluster_k``."""
+    by = source(w, t)
+    return [
+        Launch(
+            f"matmul_cluster_k{by.suffix}",
+            w.grid(t.BM, t.BN) * t.PARTS,
+            threads(t) + 128,
+            (*by.operands, "c", w.m, w.n, w.k),
+            shared=shared_bytes(t),
+            cluster=t.PARTS if t.PARTS > 1 else None,
+            template=(micro_tile(t), *by.template),
+            options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
+        )
+    ]
+
+
+def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
+    """Tiles, best first."""
+    tile = {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 64, "STAGES": 3, "CTAS": 2}
+    for parts in (8, 4, 2, 1):
+        yield {**tile, "PARTS": parts}

@@ -1,0 +1,224 @@
+"""Tiles of the f32 products on the CUDA cores (micro_tiling_matmul): spaces, constraints and tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ptxkit import TensorMap, Tile, cdiv
+from ptxkit.kernels.measured import gemm_tiles
+from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets import WARP, SmLimits
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
+
+BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
+BULK_BK = 32  # columns of a that are one swizzle span
+STEP_5 = Tile(
+    {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 16, "WN": 128, "STAGES": 2, "GROUP": 1, "CTAS": 2}
+)
+
+SPACE = {
+    "BM": [128, 64, 256],
+    "BN": [128, 64, 256],
+    "BK": [16, 8, 32],
+    "TM": [8, 4, 16],
+    "TN": [8, 4, 16],
+    "WM": [64, 32, 128],
+    "WN": [32, 64, 128],
+    "STAGES": [3, 2, 4, 5],
+    "GROUP": [8, 1, 16],
+    "CTAS": [2, 1],  # resident CTAs of an SM, for which registers are limited
+}
+BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
+RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
+STREAM_SPACE = RING_SPACE | {
+    "TM": [8],
+    "TN": [16, 8],
+    "WM": [64, 32],
+    "GROUP": [8, 16, 4],
+    "CTAS": [1, 2],
+    "SHARED_WAVES": [2, 1, 4],  # waves of tiles at the end that are divided into shares of steps of k
+    "MIN_STEPS": [8, 2, 32],  # minimum number of steps of k in a share
+}
+PARTIAL_SPACE = STREAM_SPACE | {
+    "BM": [64, 128, 256, 32, 16],
+    "BN": [128, 64, 256, 32, 16],
+    "TM": [8, 4],
+    "TN": [8, 16, 4],
+    "WM": [32, 64, 16],
+    "WN": [64, 128, 32, 16],
+    "STAGES": [3, 4, 5, 6, 2],
+    "CTAS": [2, 1, 3, 4],
+    "MIN_STEPS": [8, 2, 4, 16, 32],
+}
+SUMS_OF_AN_SM = 1 << 15  # sums of the tiles of the CTAs that an SM has in step 11
+
+
+@dataclass(frozen=True)
+class MicroTile(TemplateStruct):
+    """``MicroTile`` of cu/ptxkit/gemm/micro_tiling.cuh."""
+
+    BM: int
+    BN: int
+    BK: int
+    TM: int
+    TN: int
+    WM: int
+    WN: int
+    STAGES: int = 1
+    GROUP: int = 1
+    CTAS: int = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a kernel loads a and b.
+
+    Attributes:
+        suffix: of the kernel's name. operands: its arguments for a and b. template: arguments after the tile.
+    """
+
+    suffix: str
+    operands: tuple[object, ...]
+    template: tuple[object, ...]
+
+
+def micro_tile(t: Tile) -> MicroTile:
+    """The template argument for a tile; BK is BULK_BK if the tile has none."""
+    names = (field.name for field in fields(MicroTile))
+    return MicroTile(**{name: t.get(name, BULK_BK) for name in names})
+
+
+def threads(t: Tile) -> int:
+    """Threads of a CTA."""
+    return int(t.BM // t.WM * (t.BN // t.WN) * WARP)
+
+
+def covers(t: Tile) -> str | None:
+    """Why lanes do not cover the warp tile, or warps the CTA tile, as ``Lanes`` asserts; None if they do."""
+    if t.WM % t.TM or t.WN % t.TN or (t.WM // t.TM) * (t.WN // t.TN) != WARP:
+        return f"{WARP} lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
+    if t.BM % t.WM or t.BN % t.WN:
+        return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
+    if not 64 <= threads(t) <= SmLimits.threads_per_cta:
+        return f"{threads(t)} threads per CTA; 64 to {SmLimits.threads_per_cta} are possible"
+    return None
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_pipelined``: rows of a are padded by 4 elements."""
+    return int(4 * t.STAGES * t.BK * (t.BM + 4 + t.BN))
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``warps``."""
+    if reason := covers(t):
+        return reason
+    if threads(t) % t.BK or (threads(t) % (t.BN // 4) and t.BN // 4 % threads(t)):
+        return f"{threads(t)} threads do not copy whole rows of {t.BK} and {t.BN} elements"
+    return fits(w, t, t.TM * t.TN + 2 * (t.TM + t.TN), shared_bytes(t))
+
+
+def fits(w: Any, t: Tile, held: int, shared: int) -> bool | str:
+    """Whether CTAS CTAs, with ``registers`` registers for data per thread, fit on an SM."""
+    limits = w.device.target.limits
+    registers = held + BESIDE
+    if registers > limits.registers_per_thread or registers * threads(t) * t.CTAS > limits.registers:
+        return f"{t.CTAS} CTAs of {threads(t)} threads with {registers} registers are too many"
+    if (shared + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
+        return f"{t.CTAS} CTAs need {shared * t.CTAS} bytes of shared memory, more than {limits.shared_bytes_per_cta}"
+    return True
+
+
+def bulk_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_bulk``."""
+    return int(4 * t.STAGES * BULK_BK * (t.BM + t.BN))
+
+
+def bulk_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``bulk``."""
+    if w.n % 4 or w.k % 4:
+        return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
+    if reason := covers(t):
+        return reason
+    return fits(w, t, t.TM * t.TN + 4 * t.TM + t.TN, bulk_bytes(t))
+
+
+def ring_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_ring``."""
+    return int(4 * t.STAGES * t.BK * (t.BM + t.BN))
+
+
+def ring_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``ring``."""
+    if not w.aligned:
+        return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
+    return boxes_usable(w, t)
+
+
+def boxes_usable(w: Any, t: Tile) -> bool | str:
+    """Whether boxes fill the stages of a ring, and lanes read them as ``BankedOperands``; rows need not be aligned."""
+    if reason := covers(t):
+        return reason
+    if t.BK not in (16, 32) or t.BM > 256 or t.BN > 256:
+        return f"boxes of {t.BM} x {t.BK} and {t.BK} x {t.BN}: BK is 16 or 32 columns of a, the others at most 256"
+    if t.WM == t.TM or t.WN == t.TN or t.TM & t.TM - 1:
+        return f"lanes need neighbours in both directions and a power of two of rows, not {t.TM} x {t.TN} of {t.WM} x {t.WN}"
+    return fits(w, t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
+
+
+def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
+    """Tiles of a step by size: large ones if enough SMs get some, else small ones."""
+
+    def choose(w: Any) -> Iterator[Mapping[str, Any]]:
+        yield from gemm_tiles(w.device, f"{w.name}:{step}", w.m, w.n)
+
+    return choose
+
+
+def stream_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``stream_k``: that of ``ring`` for rows of any length, and the registers that are distributed."""
+    said = boxes_usable(w, t)
+    return said if said is not True else distributable(w, t)
+
+
+def most_partials(w: MicroTilingMatmul) -> int:
+    """Elements of the sums of parts of tiles in step 11: two tiles for each CTA, as far as c has them."""
+    parts = cdiv(w.m, 256) * cdiv(w.n, 256) * cdiv(w.k, 16)  # more than there can be of the largest tiles
+    return 2 * min(w.device.sms * SUMS_OF_AN_SM, parts << 16)
+
+
+def partial_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``partial_sums``: that of ``stream_k``, and room for the sums."""
+    if t.BM * t.BN * t.CTAS > SUMS_OF_AN_SM:
+        return f"{t.CTAS} tiles of {t.BM} x {t.BN} have more than {SUMS_OF_AN_SM} sums"
+    return stream_usable(w, t)
+
+
+def distributable(w: MicroTilingMatmul, t: Tile) -> bool | str:
+    """Whether ``Registers`` of cu/ptxkit/gemm/micro_tiling_operands.cuh can give consumer threads what they need."""
+    if threads(t) % 128:
+        return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
+    kept = 24 if w.aligned else 40
+    at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
+    left = min(240, (at_launch * (threads(t) + 128) - kept * 128) // threads(t) // 8 * 8)
+    if not kept <= at_launch <= left:
+        return f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each; a consumer thread gets {left}"
+    if left < t.TM * t.TN + 4 * t.TM + 2 * t.TN + BESIDE:
+        return f"{left} registers are too few for {t.TM} x {t.TN} sums"
+    return True
+
+
+def source(w: MicroTilingMatmul, t: Tile) -> Source:
+    """How the kernels of steps 9 and 10 load a and b."""
+    if w.aligned:
+        return Source("", ring_maps(t), ())
+    return Source("_unaligned", ("a", "b"), (2 if w.n % 2 == 0 and w.k % 2 == 0 else 1,))
+
+
+def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
+    """The tensor maps of a and b, whose boxes fill a stage of the ring."""
+    return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))

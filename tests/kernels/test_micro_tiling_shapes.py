@@ -1,0 +1,155 @@
+"""micro_tiling_matmul at shapes for which no tile of the first steps was made: clusters that divide k, few rows, few columns,
+and rows of any length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.paths import kernels_dir
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute, registry
+from ptxkit.workload.workload import Workload
+
+MATMUL = registry.get("micro_tiling_matmul")
+
+
+def tile(bm, bn, bk, tm, tn, wm, wn, stages, ctas=1, **more):
+    return dict(BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, WM=wm, WN=wn, STAGES=stages, CTAS=ctas, **more)
+
+
+def launched(name, m, n, k, given, **settings):
+    """The verdict of one launch, in which copies complete as late as is legal and races of warps are reported."""
+    device = EmulatedDevice(
+        settings=EmulatorSettings(**{"completion": "latest-legal", "racecheck": "warps", **settings})
+    )
+    w = MATMUL.make([m, n, k], {})
+    variant = w.variant(name)
+    prepared = execute.prepare(execute.Case(w, device), variant, tile=given)
+    prepared.case.reset()
+    prepared.launch()
+    return prepared.case.verify(variant, smallest_store=prepared.build.smallest_store)
+
+
+SQUARE = tile(64, 128, 16, 8, 8, 32, 64, 3, 2)
+LOW = tile(32, 256, 16, 8, 8, 32, 64, 4, 2)
+LOWEST = tile(16, 256, 16, 4, 8, 16, 64, 2, 2)
+NARROW = tile(256, 16, 16, 8, 4, 64, 16, 2, 2)
+DEEP = tile(256, 128, 32, 8, 16, 32, 128, 4)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "given"),
+    [
+        (70, 132, 100, SQUARE | {"PARTS": 3}),
+        (70, 131, 99, SQUARE | {"PARTS": 3}),
+        (70, 130, 98, SQUARE | {"PARTS": 1}),
+        (33, 260, 148, LOW | {"PARTS": 5}),
+        (1, 1, 1, LOW | {"PARTS": 1}),
+        (20, 132, 100, LOWEST | {"PARTS": 2}),
+        (17, 259, 131, LOWEST | {"PARTS": 8}),
+        (257, 7, 100, NARROW | {"PARTS": 2}),
+        (20, 133, 98, DEEP | {"PARTS": 1}),
+        (257, 30, 66, DEEP | {"PARTS": 2}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "x".join(str(v) for v in value.values()),
+)
+def test_clusters_divide_k(m, n, k, given):
+    verdict = launched("step10_cluster_k", m, n, k, given)
+    assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize("name", ["step9_stream_k", "step11_partial_sums"])
+@pytest.mark.parametrize(
+    ("sms", "m", "n", "k", "waves"),
+    [
+        (1, 70, 259, 51, 1),  # 6 tiles for 2 CTAs: some are shared
+        (2, 68, 518, 50, 4),  # 10 tiles for 4 CTAs: all are shared
+        (4, 64, 63, 501, 1),  # 8 CTAs share one tile
+        (3, 3, 641, 2, 1),  # less than a step of k
+    ],
+)
+def test_rows_of_any_length_are_shared_by_steps_of_k(monkeypatch, name, sms, m, n, k, waves):
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
+    verdict = launched(name, m, n, k, SQUARE | {"MIN_STEPS": 2, "SHARED_WAVES": waves})
+    assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "given"),
+    [
+        (1, 132, 44, {"ROWS": 1, "ACROSS": 32, "BATCH": 4, "PARTS": 2}),
+        (3, 131, 45, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 4}),
+        (5, 4, 300, {"ROWS": 4, "ACROSS": 16, "BATCH": 1, "PARTS": 8, "THREADS": 128}),
+        (17, 66, 67, {"ROWS": 16, "ACROSS": 16, "BATCH": 1, "PARTS": 1, "THREADS": 512}),
+        (1, 1, 1, {"ROWS": 8, "PARTS": 1}),
+    ],
+    ids=str,
+)
+def test_few_rows(m, n, k, given):
+    verdict = launched("step12_few_rows", m, n, k, given)
+    assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "given"),
+    [
+        (133, 1, 99, {"ROWS": 4, "COLUMNS": 1, "PARTS": 2}),
+        (7, 2, 31, {"ROWS": 2, "COLUMNS": 2, "PARTS": 1}),
+        (70, 1, 300, {"ROWS": 1, "COLUMNS": 1, "PARTS": 3}),
+        (33, 2, 132, {"ROWS": 2, "COLUMNS": 2, "PARTS": 2}),
+        (70, 3, 300, {"ROWS": 8, "COLUMNS": 4, "PARTS": 3}),
+        (70, 20, 70, {"ROWS": 4, "COLUMNS": 8, "PARTS": 1, "THREADS": 128}),
+        (9, 17, 65, {"ROWS": 2, "COLUMNS": 16, "PARTS": 3}),
+    ],
+    ids=str,
+)
+def test_few_columns(m, n, k, given):
+    verdict = launched("step13_few_columns", m, n, k, given)
+    assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("step10_cluster_k", SQUARE | {"PARTS": 4}),
+        ("step12_few_rows", {"PARTS": 4}),
+        ("step13_few_columns", {"PARTS": 4}),
+    ],
+)
+def test_every_launch_adds_in_the_same_order(name, given):
+    """Sums of the CTAs of a cluster arrive in other orders with another seed."""
+    w = MATMUL.make([5, 60, 256], {})
+    found = []
+    for seed in (1, 2):
+        case = execute.Case(w, EmulatedDevice(settings=EmulatorSettings(completion="random", completion_seed=seed)))
+        prepared = execute.prepare(case, w.variant(name), tile=given)
+        case.reset()
+        prepared.launch()
+        found.append(case.outputs()["c"])
+    assert np.array_equal(*found)
+
+
+def test_what_is_not_possible_is_said():
+    w = MATMUL.make([64, 64, 64], {})
+    for name, given, words in (
+        ("step10_cluster_k", SQUARE | {"PARTS": 8}, "fewer than PARTS=8"),
+        ("step12_few_rows", {"ROWS": 16, "BATCH": 4, "THREADS": 512}, "need 148 registers"),
+        ("step13_few_columns", {"ROWS": 2, "COLUMNS": 1, "PARTS": 5}, "fewer than PARTS=5"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            w.variant(name).select_tile(w, reference_facts("sm_90a").target, given)
+
+
+def test_copies_of_rows_of_any_length_go_past_the_registers():
+    w = MATMUL.make([64, 65, 64], {})
+    for name in ("step9_stream_k", "step10_cluster_k"):
+        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, reference_facts("sm_90a").target))[-1]
+        source = kernels_dir() / str(w.variant(name).source_of(w, launch))
+        assert_sass(f"{source}:{launch.entry}@sm_90a", has="LDGSTS", spills=0)
