@@ -304,12 +304,10 @@ def _gradient_tiles() -> tuple[GradientTile, ...]:
 
 def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
     """Tiles of the matrix products, measured on an H200. Those of micro_tiling_matmul were the best of 140 to 154 tiles
-    at 4096^3. The tile of step9_stream_k applies from 1536^3 on; at 2048^3 to 8192^3 no other tile of its size was more
-    than 0.5% faster."""
+    at 4096^3."""
     wide = {"TM": 8, "TN": 16, "WM": 32, "WN": 128}
     small = {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
     ring = {"BM": 256, "BN": 128, "BK": 32, **wide, "STAGES": 4, "CTAS": 1}
-    shares = {"BM": 64, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "CTAS": 2}
 
     def micro(large: dict[str, Any], min_tiles: int, rest: dict[str, Any]) -> tuple[GemmTiles, ...]:
         block = large["BM"], large["BN"]
@@ -326,7 +324,6 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             {"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, H200_FACTS.sms, small
         ),
         "micro_tiling_matmul:step8_ring": micro(ring, 120, small),
-        "micro_tiling_matmul:step9_stream_k": micro(ring, 64, shares),
         # four to six stages had the same time, three were slower
         "matmul_mma:step5_coalesced": (
             GemmTiles((256, 128), 99, ({"STAGES": 6}, {})),

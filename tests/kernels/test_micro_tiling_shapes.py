@@ -5,19 +5,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from ptxkit.compiler.paths import kernels_dir
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.kernels.gemm.micro_choice import ranked, slower
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
+from ptxkit.workload.choice import choose
 from ptxkit.workload.workload import Workload
 
 MATMUL = registry.get("micro_tiling_matmul")
+SM_90A = reference_facts("sm_90a").target
 
 
 def tile(bm, bn, bk, tm, tn, wm, wn, stages, ctas=1, **more):
@@ -144,12 +149,48 @@ def test_what_is_not_possible_is_said():
         ("step13_few_columns", {"ROWS": 2, "COLUMNS": 1, "PARTS": 5}, "fewer than PARTS=5"),
     ):
         with pytest.raises(UsageError, match=words):
-            w.variant(name).select_tile(w, reference_facts("sm_90a").target, given)
+            w.variant(name).select_tile(w, SM_90A, given)
 
 
 def test_copies_of_rows_of_any_length_go_past_the_registers():
     w = MATMUL.make([64, 65, 64], {})
     for name in ("step9_stream_k", "step10_cluster_k"):
-        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, reference_facts("sm_90a").target))[-1]
+        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A))[-1]
         source = kernels_dir() / str(w.variant(name).source_of(w, launch))
         assert_sass(f"{source}:{launch.entry}@sm_90a", has="LDGSTS", spills=0)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "step"),
+    [
+        (1, 3072, 768, "step12_few_rows"),
+        (5, 1021, 1021, "step12_few_rows"),
+        (64, 4096, 4096, "step11_partial_sums"),
+        (4096, 1, 4096, "step13_few_columns"),
+        (300, 1024, 1024, "step10_cluster_k"),
+        (1025, 1024, 1024, "step9_stream_k"),
+        (4096, 4096, 4096, "step9_stream_k"),
+    ],
+)
+def test_the_choice_where_it_was_measured_to_be_right(m, n, k, step):
+    choice = choose(MATMUL.make([m, n, k], {}), target=SM_90A)
+    assert choice.variant == step, str(choice)
+
+
+@hypothesis.given(st.tuples(*[st.integers(1, 1 << 13)] * 3))
+def test_any_size_has_a_tile_that_the_chosen_step_offers(sizes):
+    """Tiles are preferences: one with a value that the step does not declare would be left out without a word."""
+    w = MATMUL.make(list(sizes), {})
+    offered = ranked(w)
+    assert offered
+    for _, step, tile in offered:
+        declared = w.variant(step).tile
+        assert all(value in declared[name] for name, value in tile.items()), (step, tile)
+    _, step, tile = offered[0]
+    assert dict(tile).items() <= dict(w.variant(step).select_tile(w, SM_90A)).items()
+
+
+def test_objections_leave_the_fastest_step():
+    w = MATMUL.make([300, 1024, 1024], {})
+    steps = {step for _, step, _ in ranked(w)}
+    assert [step for step in steps if slower(w, step) is None] == [ranked(w)[0][1]]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels.gemm.micro_tiles import F32Product
 from ptxkit.targets import SmLimits
-
-if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
 
 SPACE = {
     "ROWS": [4, 8, 2, 1],  # of a that a warp multiplies
@@ -20,34 +17,42 @@ SPACE = {
 }
 
 MOST_GROUPS = SmLimits.grid[1]
+BESIDE = 24  # registers for addresses and counters
 MOST_VECTORS = 2  # of b that belong to one of a: the lanes of more would read from more cache lines than a has
 
 
-def groups(w: MicroTilingMatmul, t: Tile) -> int:
+def groups(w: F32Product, t: Tile) -> int:
     """Groups of rows, each of a CTA or of a cluster."""
     return cdiv(w.m, t.ROWS * t.THREADS // 32)
 
 
-def access(w: MicroTilingMatmul, t: Tile) -> str:
+def access(w: F32Product, t: Tile) -> str:
     """How elements are read: an ``Access`` of cu/kernels/micro_tiling_few_columns.cu."""
     if w.n == t.COLUMNS and w.n <= MOST_VECTORS and w.k % 4 == 0:
         return "VECTORS"
     return "B_VECTORS" if t.COLUMNS % 4 == 0 and w.n % 4 == 0 else "ELEMENTS"
 
 
+def registers(w: F32Product, t: Tile) -> int:
+    """Registers of a thread, about."""
+    deep = 4 if access(w, t) == "VECTORS" else 1
+    return int(t.ROWS * (t.COLUMNS + t.BATCH * deep) + deep * t.COLUMNS + BESIDE)
+
+
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of the variant."""
     if cdiv(w.n, t.COLUMNS) > MOST_GROUPS:
         return f"n={w.n} has more than {MOST_GROUPS} groups of COLUMNS={t.COLUMNS}"
-    deep = 4 if access(w, t) == "VECTORS" else 1
-    if t.ROWS * (t.COLUMNS + t.BATCH * deep) > 144:
-        return f"{t.ROWS} x {t.COLUMNS} sums and {t.ROWS} x {t.BATCH * deep} numbers of a are too many registers"
+    limits = w.device.target.limits
+    if registers(w, t) > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
+        needed = registers(w, t)
+        return f"{t.ROWS} x {t.COLUMNS} sums and {t.BATCH} loads of {t.ROWS} rows need {needed} registers, more than {most}"
     if cdiv(w.k, 32) < t.PARTS:
         return f"k={w.k} has fewer than PARTS={t.PARTS} times 32 elements"
     return True
 
 
-def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+def launches(w: F32Product, t: Tile) -> list[Launch]:
     """The launch of ``matmul_few_columns``."""
     return [
         Launch(
@@ -59,10 +64,3 @@ def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
             template=(t.ROWS, t.COLUMNS, t.BATCH, t.THREADS, access(w, t)),
         )
     ]
-
-
-def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
-    """Tiles, best first."""
-    columns = next((columns for columns in SPACE["COLUMNS"] if columns >= w.n), 16)
-    for parts in (8, 4, 2, 1):
-        yield {"ROWS": 4, "COLUMNS": columns, "PARTS": parts}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels.gemm.micro_tiles import F32Product
 from ptxkit.targets import SmLimits
-
-if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
 
 SPACE = {
     "ROWS": [1, 2, 4, 8, 16],  # of a that a CTA multiplies
@@ -22,9 +19,14 @@ MOST_GROUPS = SmLimits.grid[1]
 BESIDE = 20  # registers for addresses and counters
 
 
-def strips(w: MicroTilingMatmul, t: Tile) -> int:
+def strips(w: F32Product, t: Tile) -> int:
     """Strips of columns."""
     return cdiv(w.n, 4 * t.ACROSS)
+
+
+def registers(t: Tile) -> int:
+    """Registers of a thread, about."""
+    return int(4 * t.ROWS + 16 * t.BATCH + BESIDE)
 
 
 def shared_bytes(t: Tile) -> int:
@@ -37,9 +39,8 @@ def usable(w: Any, t: Tile) -> bool | str:
     limits = w.device.target.limits
     if cdiv(w.m, t.ROWS) > MOST_GROUPS:
         return f"m={w.m} has more than {MOST_GROUPS} groups of ROWS={t.ROWS}"
-    registers = 4 * t.ROWS + 16 * t.BATCH + BESIDE
-    if registers > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
-        return f"sums of {t.ROWS} rows and {t.BATCH} x 16 numbers of b need {registers} registers, more than {most}"
+    if registers(t) > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
+        return f"sums of {t.ROWS} rows and {t.BATCH} x 16 numbers of b need {registers(t)} registers, more than {most}"
     if cdiv(w.k, 4) < t.PARTS:
         return f"k={w.k} has fewer than PARTS={t.PARTS} times four rows of b"
     if shared_bytes(t) > (most := limits.shared_bytes_per_cta):
@@ -47,7 +48,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     return True
 
 
-def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+def launches(w: F32Product, t: Tile) -> list[Launch]:
     """The launch of ``matmul_few_rows``."""
     return [
         Launch(
@@ -60,9 +61,3 @@ def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
             template=(t.ROWS, t.ACROSS, t.BATCH, t.THREADS, w.aligned),
         )
     ]
-
-
-def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
-    """Tiles, best first."""
-    for parts in (8, 4, 2, 1):
-        yield {"ROWS": 8, "PARTS": parts}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.gemm.micro_tiles import (
     RING_SPACE,
+    F32Product,
     boxes_usable,
     distributable,
     micro_tile,
@@ -15,9 +15,6 @@ from ptxkit.kernels.gemm.micro_tiles import (
     source,
     threads,
 )
-
-if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
 
 SPACE = RING_SPACE | {
     "BM": [64, 128, 256, 32, 16],
@@ -51,7 +48,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     return distributable(w, t)
 
 
-def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+def launches(w: F32Product, t: Tile) -> list[Launch]:
     """The launch of ``matmul_cluster_k``."""
     by = source(w, t)
     return [
@@ -66,10 +63,3 @@ def launches(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
             options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
         )
     ]
-
-
-def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
-    """Tiles, best first."""
-    tile = {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 64, "STAGES": 3, "CTAS": 2}
-    for parts in (8, 4, 2, 1):
-        yield {**tile, "PARTS": parts}

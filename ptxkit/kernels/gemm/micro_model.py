@@ -1,27 +1,190 @@
-"""A model of the time of steps 9 to 13 of micro_tiling_matmul, by which their tiles and the step are chosen.
+"""A model of the time of steps 9 to 13 of micro_tiling_matmul, by which the step and its tile are chosen.
 
 The time is the norm of order ``order``, which is nearly the maximum, of the times of what overlaps: reading all operands from
-device memory, and multiplying by the busiest SM or, where threads read operands themselves, its loads and their latency. What
-does not overlap is added: the launch with the first load, and sums that are added. The coefficients are fitted to measured
-times by ``scripts/fit_f32_products.py``, which writes ``fitted_f32.json``; some have no meaning alone.
+device memory, delivery by L2, and the products of the busiest SM; where threads read the operands themselves, the loads of the
+busiest SM and their latency instead of L2. What does not overlap is added: the launch with the first load, and the sums that
+CTAs add. The coefficients are fitted to measured times by ``scripts/fit_f32_products.py``; some have no meaning alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ptxkit import Tile, cdiv
 from ptxkit.kernels.gemm import few_columns, few_rows
-from ptxkit.kernels.gemm.micro_tiles import Shares, shares, threads
-from ptxkit.kernels.measured import H200
+from ptxkit.kernels.gemm.micro_tiles import F32Product, shares, threads
+from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.targets import WARP
 
-if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
-
 FILE = Path(__file__).with_name("fitted_f32.json")
+BUSY_WARPS = 8  # of an SM, two of each scheduler, with which the products take turns without a gap
+CLUSTER_ALL = 2  # CTAs of the largest cluster that leaves no SM idle
+
+
+@dataclass(frozen=True)
+class MicroRates:
+    """Coefficients.
+
+    Attributes:
+        order: of the norm. memory_gbs: what all SMs read from device memory. l2_gbs: what L2 delivers to them.
+        launch_us: of the launch, with the first load.
+        products: of an SM in a microsecond, without reads of shared memory. reads: how many of them a read of an operand takes.
+        idle: share of them that is lost as the number of warps on an SM goes from eight to none.
+        copies, pairs: share of the time of the products that copies of single elements, and of pairs, take beside it.
+            scattered: share more that L2 delivers for them.
+        chain_us: of the launch that clears flags. link_us: of each CTA that adds to a tile in a chain; added_us: of 2^14 sums
+            that each adds.
+        partial_us: of the launch that clears flags and the exchange of partial sums. sum_us: of 10^6 of them. part_us: of a
+            part beyond those that add some of the sums.
+        cluster_us: of a cluster. exchange_us: of 2^14 sums of the CTAs of an SM. wave_us: of another wave of CTAs.
+        rows_us: of the launch of step 12, with the first load; of its clusters: rows_cluster_us. rows_gbs: what an SM reads.
+            rows_latency_us: of a load. rows_products: how long products take, relative to the peak. rows_unaligned: share more
+            of strips of 32 columns whose rows are not aligned.
+        columns_us, columns_gbs, columns_latency_us: the same for step 13. columns_lines: how long reads of L1 take.
+            columns_sums_us: of sums of a warp that its lanes exchange.
+    """
+
+    order: float
+    memory_gbs: float
+    l2_gbs: float
+    launch_us: float
+    products: float
+    reads: float
+    idle: float
+    copies: float
+    pairs: float
+    scattered: float
+    chain_us: float
+    link_us: float
+    added_us: float
+    partial_us: float
+    sum_us: float
+    part_us: float
+    cluster_us: float
+    exchange_us: float
+    wave_us: float
+    rows_us: float
+    rows_cluster_us: float
+    rows_gbs: float
+    rows_latency_us: float
+    rows_products: float
+    rows_unaligned: float
+    columns_us: float
+    columns_gbs: float
+    columns_latency_us: float
+    columns_lines: float
+    columns_sums_us: float
+
+
+@cache
+def fitted() -> MicroRates:
+    """The coefficients of the measured GPU."""
+    return MicroRates(**json.loads(FILE.read_text(encoding="utf-8"))["rates"])
+
+
+def predicted_us(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
+    """The time of a step with a tile."""
+    if step == "step12_few_rows":
+        return _rows(w, t, rates)
+    if step == "step13_few_columns":
+        return _columns(w, t, rates)
+    return _tiles(w, step, t, rates)
+
+
+def _norm(rates: MicroRates, *times: float) -> float:
+    found: float = sum(time**rates.order for time in times) ** (1 / rates.order)
+    return found
+
+
+def _memory(w: F32Product, rates: MicroRates, nbytes: float) -> float:
+    """The time to read bytes from device memory, whose rate is taken to grow with the number of SMs."""
+    return nbytes / rates.memory_gbs / 1e3 * measured(w.device).sms / w.device.sms
+
+
+def _multiplying(rates: MicroRates, warps: int, ctas: int) -> float:
+    """The time of ``ctas`` CTAs of so many warps that share an SM, as a multiple of that of one which alone used all of it."""
+    return ctas / (1 - rates.idle * max(0.0, 1 - warps * ctas / BUSY_WARPS))
+
+
+def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
+    """Steps 9 to 11."""
+    warps, sums = threads(t) // WARP, t.BM * t.BN
+    tiles, steps = w.grid(t.BM, t.BN), cdiv(w.k, t.BK)
+    if step == "step10_cluster_k":
+        busy, beside = _clusters(w, t, rates, tiles, steps, warps)
+    else:
+        work = shares(w, t)
+        full = work.whole > 0 or work.shares == w.device.sms * t.CTAS
+        resident = t.CTAS if full else cdiv(work.shares, w.device.sms)
+        longest = work.whole * steps + cdiv(work.left * steps, work.shares)
+        busy, beside = longest * _multiplying(rates, warps, resident), 0.0
+        if work.left and step == "step9_stream_k":
+            link = rates.link_us + rates.added_us * sums / 2**14
+            beside = rates.chain_us + link * cdiv(work.shares, work.left)
+        elif work.left:
+            beyond = max(0.0, work.shares / work.left - t.TM * t.TN / 4)
+            beside = rates.partial_us + rates.sum_us * work.shares * sums / 1e6 + rates.part_us * beyond
+    copies = 0.0 if w.aligned else rates.copies if w.n % 2 or w.k % 2 else rates.pairs
+    each = (t.TM * t.TN + rates.reads * (t.TM + t.TN)) / (t.TM * t.TN) * (1 + copies) / rates.products
+    delivered = tiles * steps * (t.BM + t.BN) * t.BK * 4 * (1 if w.aligned else 1 + rates.scattered)
+    l2 = delivered / rates.l2_gbs / 1e3 * measured(w.device).sms / w.device.sms
+    hidden = _norm(rates, busy * sums * t.BK * each, _memory(w, rates, w.work().bytes), l2)
+    return float(rates.launch_us + hidden + beside)
+
+
+def _clusters(
+    w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: int, warps: int
+) -> tuple[float, float]:
+    """Of step 10: steps of the busiest SM, weighted by how CTAs share it, and the time of what is not hidden."""
+    sms = cluster_ctas(w.device, t.PARTS) if t.PARTS > CLUSTER_ALL else w.device.sms
+    ctas, at_once = tiles * t.PARTS, sms * t.CTAS
+    waves = cdiv(ctas, at_once)
+    last = cdiv(ctas - (waves - 1) * at_once, sms)
+    of_waves = (waves - 1) * _multiplying(rates, warps, t.CTAS) + _multiplying(rates, warps, last)
+    beside = (waves - 1) * rates.wave_us
+    if t.PARTS > 1:
+        resident = t.CTAS if waves > 1 else last
+        beside += rates.cluster_us + rates.exchange_us * t.BM * t.BN * resident / 2**14
+    return cdiv(steps, t.PARTS) * of_waves, beside
+
+
+def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
+    """Step 12."""
+    groups, sms = cdiv(w.m, t.ROWS), w.device.sms
+    ctas = cdiv(few_rows.strips(w, t) * t.PARTS * groups, sms)
+    at_once = max(1, w.device.target.limits.registers // (few_rows.registers(t) * t.THREADS))
+    blocks = cdiv(cdiv(w.k, 4), t.PARTS)
+    loads = cdiv(cdiv(blocks, t.THREADS // t.ACROSS), t.BATCH)
+    elements = blocks * 16 * t.ACROSS
+    more = 1.0 if w.aligned else 1 + rates.rows_unaligned * 8 / t.ACROSS
+    hidden = _norm(
+        rates,
+        _memory(w, rates, w.work().bytes * more),
+        ctas * elements * 4 * more / rates.rows_gbs / 1e3,
+        loads * cdiv(ctas, at_once) * rates.rows_latency_us,
+        ctas * elements * t.ROWS / rates.products * rates.rows_products,
+    )
+    return rates.rows_us + hidden + (rates.rows_cluster_us if t.PARTS > 1 else 0.0)
+
+
+def _columns(w: F32Product, t: Tile, rates: MicroRates) -> float:
+    """Step 13."""
+    access, warps = few_columns.access(w, t), t.THREADS // WARP
+    deep = 4 if access == "VECTORS" else 1
+    ctas = cdiv(few_columns.groups(w, t) * t.PARTS * cdiv(w.n, t.COLUMNS), w.device.sms)
+    at_once = max(1, w.device.target.limits.registers // (few_columns.registers(w, t) * t.THREADS))
+    depth = cdiv(w.k, t.PARTS)
+    columns = min(w.n, t.COLUMNS)
+    lines = {"VECTORS": deep * columns * columns, "B_VECTORS": columns, "ELEMENTS": columns * columns}[access]
+    hidden = _norm(
+        rates,
+        _memory(w, rates, w.work().bytes),
+        ctas * depth * t.ROWS * warps * 4 / rates.columns_gbs / 1e3,
+        cdiv(depth, WARP * deep * t.BATCH) * cdiv(ctas, at_once) * rates.columns_latency_us,
+        ctas * warps * cdiv(depth, WARP * deep) * (t.ROWS * deep + lines) * rates.columns_lines / 1e3,
+    )
+    beside = cdiv(ctas, at_once) * t.ROWS * t.COLUMNS * rates.columns_sums_us
+    return float(rates.columns_us + hidden + beside) + (rates.rows_cluster_us if t.PARTS > 1 else 0.0)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ptxkit import TensorMap, Tile, cdiv
+from ptxkit import TensorMap, Tile, Work, cdiv
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets import WARP, SmLimits
-
-if TYPE_CHECKING:
-    from ptxkit.kernels.gemm.micro_tiling_matmul import MicroTilingMatmul
+from ptxkit.targets.gpus import DeviceFacts
 
 BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
 BULK_BK = 32  # columns of a that are one swizzle span
@@ -55,6 +53,40 @@ PARTIAL_SPACE = STREAM_SPACE | {
     "MIN_STEPS": [8, 2, 4, 16, 32],
 }
 SUMS_OF_AN_SM = 1 << 15  # sums of the tiles of the CTAs that an SM has in step 11
+
+
+class F32Product(Protocol):
+    """What the tiles and the model read of :class:`~ptxkit.kernels.gemm.micro_tiling_matmul.MicroTilingMatmul`."""
+
+    @property
+    def m(self) -> int:
+        """Rows of a."""
+
+    @property
+    def n(self) -> int:
+        """Columns of b."""
+
+    @property
+    def k(self) -> int:
+        """Columns of a."""
+
+    @property
+    def device(self) -> DeviceFacts:
+        """The facts of the device."""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every row begins at a multiple of 16 bytes."""
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """The arguments of every kernel."""
+
+    def grid(self, rows: int, cols: int) -> int:
+        """Number of tiles of this size."""
+
+    def work(self) -> Work:
+        """Its products and bytes."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +217,31 @@ def stream_usable(w: Any, t: Tile) -> bool | str:
     return said if said is not True else distributable(w, t)
 
 
-def most_partials(w: MicroTilingMatmul) -> int:
+@dataclass(frozen=True)
+class Shares:
+    """How the tiles of steps 9 and 11 are divided.
+
+    Attributes:
+        whole: tiles that each CTA computes alone. left: the other tiles, whose steps of k are divided into ``shares``.
+        grid: CTAs.
+    """
+
+    whole: int
+    left: int
+    shares: int
+    grid: int
+
+
+def shares(w: F32Product, t: Tile) -> Shares:
+    """Whole tiles for all resident CTAs, then shares of the tiles of the last ``SHARED_WAVES`` waves."""
+    tiles, ctas = w.grid(t.BM, t.BN), w.device.sms * t.CTAS
+    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
+    left = tiles - whole * ctas
+    count = min(ctas, max(1, left * cdiv(w.k, t.BK) // t.MIN_STEPS))
+    return Shares(whole, left, count, ctas if whole else count)
+
+
+def most_partials(w: F32Product) -> int:
     """Elements of the sums of parts of tiles in step 11: two tiles for each CTA, as far as c has them."""
     parts = cdiv(w.m, 256) * cdiv(w.n, 256) * cdiv(w.k, 16)  # more than there can be of the largest tiles
     return 2 * min(w.device.sms * SUMS_OF_AN_SM, parts << 16)
@@ -198,7 +254,7 @@ def partial_usable(w: Any, t: Tile) -> bool | str:
     return stream_usable(w, t)
 
 
-def distributable(w: MicroTilingMatmul, t: Tile) -> bool | str:
+def distributable(w: F32Product, t: Tile) -> bool | str:
     """Whether ``Registers`` of cu/ptxkit/gemm/micro_tiling_operands.cuh can give consumer threads what they need."""
     if threads(t) % 128:
         return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
@@ -212,7 +268,7 @@ def distributable(w: MicroTilingMatmul, t: Tile) -> bool | str:
     return True
 
 
-def source(w: MicroTilingMatmul, t: Tile) -> Source:
+def source(w: F32Product, t: Tile) -> Source:
     """How the kernels of steps 9 and 10 load a and b."""
     if w.aligned:
         return Source("", ring_maps(t), ())

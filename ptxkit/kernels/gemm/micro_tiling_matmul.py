@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k
+from ptxkit.kernels.gemm import few_columns, few_rows, micro_choice, micro_cluster_k
 from ptxkit.kernels.gemm.micro_tiles import (
     BULK_BK,
     BULK_SPACE,
+    PARTIAL_SPACE,
     RING_SPACE,
     SPACE,
     STEP_5,
-    PARTIAL_SPACE,
     STREAM_SPACE,
     MicroTile,
     bulk_bytes,
@@ -28,6 +28,7 @@ from ptxkit.kernels.gemm.micro_tiles import (
     ring_maps,
     ring_usable,
     shared_bytes,
+    shares,
     source,
     stream_usable,
     threads,
@@ -41,25 +42,22 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True) -> list[Launc
 
     Without ``chain``, of ``matmul_partial_sums``.
     """
-    tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), w.device.sms * t.CTAS
-    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
-    shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.MIN_STEPS))
-    grid = ctas if whole else shares
+    work = shares(w, t)
     by = source(w, t)
     arrays = (*by.operands, "c", "flags") if chain else (*by.operands, "c", "flags", "partials")
-    arguments = (*arrays, w.m, w.n, w.k, whole, shares)
+    arguments = (*arrays, w.m, w.n, w.k, work.whole, work.shares)
     multiply = Launch(
         f"matmul_{'stream_k' if chain else 'partial_sums'}{by.suffix}",
-        grid,
+        work.grid,
         threads(t) + 128,
         arguments,
         shared=ring_bytes(t),
         template=(micro_tile(t), *by.template),
         options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
     )
-    if tiles == whole * ctas:
+    if not work.left:
         return [multiply]
-    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32 * (1 if chain else 2))), multiply]
+    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", work.grid * threads(t) // 32 * (1 if chain else 2))), multiply]
 
 
 class MicroTilingMatmul(Workload):
@@ -175,8 +173,8 @@ class MicroTilingMatmul(Workload):
         source="micro_tiling_stream_k.cu",
         tile=STREAM_SPACE,
         constraint=stream_usable,
-        prefer=preferred("step9_stream_k"),
-        blocks=("BM", "BN"),
+        prefer=micro_choice.preferred("step9_stream_k"),
+        slower=lambda w: micro_choice.slower(w, "step9_stream_k"),
         requires=["sm_90a"],
     )
     def step9_stream_k(self, t: Tile) -> list[Launch]:
@@ -187,7 +185,8 @@ class MicroTilingMatmul(Workload):
         source="micro_tiling_cluster_k.cu",
         tile=micro_cluster_k.SPACE,
         constraint=micro_cluster_k.usable,
-        prefer=micro_cluster_k.preferred,
+        prefer=micro_choice.preferred("step10_cluster_k"),
+        slower=lambda w: micro_choice.slower(w, "step10_cluster_k"),
         requires=["sm_90a"],
     )
     def step10_cluster_k(self, t: Tile) -> list[Launch]:
@@ -198,7 +197,8 @@ class MicroTilingMatmul(Workload):
         source="micro_tiling_stream_k.cu",
         tile=PARTIAL_SPACE,
         constraint=partial_usable,
-        prefer=preferred("step9_stream_k"),
+        prefer=micro_choice.preferred("step11_partial_sums"),
+        slower=lambda w: micro_choice.slower(w, "step11_partial_sums"),
         requires=["sm_90a"],
     )
     def step11_partial_sums(self, t: Tile) -> list[Launch]:
@@ -209,7 +209,8 @@ class MicroTilingMatmul(Workload):
         source="micro_tiling_few_rows.cu",
         tile=few_rows.SPACE,
         constraint=few_rows.usable,
-        prefer=few_rows.preferred,
+        prefer=micro_choice.preferred("step12_few_rows"),
+        slower=lambda w: micro_choice.slower(w, "step12_few_rows"),
         requires=["sm_90"],
     )
     def step12_few_rows(self, t: Tile) -> list[Launch]:
@@ -220,7 +221,8 @@ class MicroTilingMatmul(Workload):
         source="micro_tiling_few_columns.cu",
         tile=few_columns.SPACE,
         constraint=few_columns.usable,
-        prefer=few_columns.preferred,
+        prefer=micro_choice.preferred("step13_few_columns"),
+        slower=lambda w: micro_choice.slower(w, "step13_few_columns"),
         requires=["sm_90"],
     )
     def step13_few_columns(self, t: Tile) -> list[Launch]:

@@ -1,0 +1,144 @@
+"""Which of steps 9 to 13 of micro_tiling_matmul computes a product of some size, and with which tile.
+
+Each step has a few tiles, all of which were measured on an H200; the parts of k and the strips follow from the size. The tile
+and the step with the shortest time by :mod:`~ptxkit.kernels.gemm.micro_model` are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from ptxkit import Tile
+from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k
+from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
+from ptxkit.kernels.gemm.micro_tiles import F32Product, partial_usable, stream_usable
+
+
+def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
+    """Tile parameters from BM x BN x BK, and TM x TN of WM x WN."""
+    bm, bn, bk = (int(n) for n in rows.split("x"))
+    tm, tn, wm, wn = (int(n) for n in lanes.split("x"))
+    return {"BM": bm, "BN": bn, "BK": bk, "TM": tm, "TN": tn, "WM": wm, "WN": wn, "STAGES": stages, "CTAS": ctas}
+
+
+SQUARE = _tile("64x128x16", "8x8x32x64", 3, 2)
+SQUARES = _tile("64x128x16", "8x8x32x64", 4, 3)
+TALL = _tile("128x64x16", "8x8x64x32", 4, 2)
+SMALL = _tile("64x64x16", "4x8x32x32", 5, 3)
+WIDE = _tile("64x256x16", "8x16x64x64", 5, 2)
+LARGE = _tile("128x256x16", "8x16x64x64", 5, 1)
+DEEP = _tile("256x128x32", "8x16x32x128", 4, 1)
+LOW_WIDE = _tile("32x256x16", "8x8x32x64", 5, 2)
+LOW = _tile("32x128x16", "4x8x16x64", 5, 3)
+LOWEST_WIDE = _tile("16x256x16", "4x8x16x64", 6, 2)
+LOWEST = _tile("16x128x32", "4x4x16x32", 5, 2)
+NARROW = _tile("256x32x16", "8x8x64x32", 5, 2)
+NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
+
+CHAIN = (SQUARE, WIDE, LARGE, DEEP)
+CLUSTERS = (SQUARE, SQUARES, SMALL, WIDE, LOW, LOWEST, NARROWEST)
+PARTIAL = (SQUARE, SQUARES, TALL, SMALL, WIDE, LARGE, LOW_WIDE, LOW, LOWEST_WIDE, LOWEST, NARROW, NARROWEST)
+ROWS = ((1, 1024), (1, 512), (1, 256), (2, 1024), (2, 512), (2, 256), (4, 512), (4, 256), (8, 512), (8, 256))
+COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
+"""(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, THREADS)."""
+
+
+def _fits(w: F32Product, t: Mapping[str, int]) -> bool:
+    """Whether a tile is neither much larger than c nor, of the low and narrow ones, much smaller."""
+    low, narrow = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"]
+    return (
+        (t["BM"] < 2 * w.m or t["BM"] == LOWEST["BM"])
+        and (t["BN"] < 2 * w.n or t["BN"] == NARROWEST["BN"])
+        and (not low or w.m <= 2 * t["BM"])
+        and (not narrow or w.n <= 2 * t["BN"])
+    )
+
+
+def _chain(w: F32Product) -> Iterator[dict[str, int]]:
+    for t in CHAIN:
+        if t is (LARGE if w.aligned else DEEP):  # slower than the other one of the two
+            continue
+        for waves in (1, 2):
+            yield {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": 8}
+
+
+def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
+    for t in CLUSTERS:
+        if _fits(w, t) and (w.grid(t["BM"], t["BN"]) < 4 * w.device.sms):
+            for parts in range(1, 9):
+                yield {**t, "GROUP": 8, "PARTS": parts}
+
+
+def _partial(w: F32Product) -> Iterator[dict[str, int]]:
+    for t in PARTIAL:
+        if _fits(w, t) and (t in (WIDE, LARGE) or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
+            for least in (4, 8, 16):
+                yield {**t, "GROUP": 8, "SHARED_WAVES": 1, "MIN_STEPS": least}
+
+
+def _rows(w: F32Product) -> Iterator[dict[str, int]]:
+    rows = next((rows for rows in few_rows.SPACE["ROWS"] if rows >= w.m), 16)
+    for height, threads in ROWS:
+        if height == rows:
+            for across in few_rows.SPACE["ACROSS"]:
+                for parts in range(1, 9):
+                    yield {"ROWS": rows, "ACROSS": across, "BATCH": 2, "THREADS": threads, "PARTS": parts}
+
+
+def _columns(w: F32Product) -> Iterator[dict[str, int]]:
+    columns = next((columns for columns in few_columns.SPACE["COLUMNS"] if columns >= w.n), 0)
+    for rows, batch, threads in COLUMNS if columns else ():
+        t = {"ROWS": rows, "COLUMNS": columns, "BATCH": batch, "THREADS": threads}
+        if (few_columns.access(w, Tile(t)) == "VECTORS") == (threads == 256 and (rows, batch) != (4, 4)):
+            for parts in range(1, 9):
+                yield {**t, "PARTS": parts}
+
+
+STEPS: Mapping[str, tuple[Callable[[Any], Iterator[dict[str, int]]], Callable[[Any, Tile], bool | str]]] = {
+    "step9_stream_k": (_chain, stream_usable),
+    "step10_cluster_k": (_clusters, micro_cluster_k.usable),
+    "step11_partial_sums": (_partial, partial_usable),
+    "step12_few_rows": (_rows, few_rows.usable),
+    "step13_few_columns": (_columns, few_columns.usable),
+}
+
+
+@lru_cache(maxsize=1024)
+def ranked(w: F32Product) -> tuple[tuple[float, str, Tile], ...]:
+    """(predicted time, step, tile) of all usable candidates, the fastest first."""
+    rates, found = fitted(), []
+    for step, (candidates, usable) in STEPS.items():
+        for values in candidates(w):
+            if usable(w, tile := Tile(values)) is True:
+                found.append((predicted_us(w, step, tile, rates), step, tile))
+    return tuple(sorted(found, key=lambda one: one[0]))
+
+
+def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
+    """The tiles of a step, the one with the shortest predicted time first; then those without a prediction."""
+
+    def choose(w: Any) -> Iterator[Mapping[str, Any]]:
+        yield from (tile for _, name, tile in ranked(w) if name == step)
+        yield from DEFAULTS[step]
+
+    return choose
+
+
+DEFAULTS: Mapping[str, tuple[Mapping[str, int], ...]] = {
+    "step9_stream_k": (SQUARE,),
+    "step10_cluster_k": ({**SQUARE, "PARTS": 1}, {**SMALL, "PARTS": 1}),
+    "step11_partial_sums": (SQUARE, SMALL),
+    "step12_few_rows": ({"ROWS": 8, "PARTS": 1},),
+    "step13_few_columns": tuple({"ROWS": 4, "COLUMNS": c, "PARTS": 1} for c in few_columns.SPACE["COLUMNS"][::-1]),
+}
+
+
+def slower(w: Any, step: str) -> str | None:
+    """Why another of these steps is faster; None for the fastest, and where none is possible."""
+    us, fastest, _ = next(iter(ranked(w)), (0.0, step, None))
+    if fastest == step:
+        return None
+    own = next((f"{of_step:.3g}" for of_step, name, _ in ranked(w) if name == step), "more")
+    return f"{fastest} is predicted to take {us:.3g} us, {step} {own}"
