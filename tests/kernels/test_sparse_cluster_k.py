@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,10 +15,11 @@ from ptxkit import Tile
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels.gemm import sparse_cluster_k
+from ptxkit.kernels.gemm import sparse_cluster_k, sparse_tiles
 from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse
 from ptxkit.kernels.gemm.sparse_compress import TYPES, row_multiple
 from ptxkit.kernels.gemm.sparse_swiglu_ffn import SparseSwigluFfn
+from ptxkit.kernels.measured import SPARSE_FILE, fitted_products
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
@@ -24,6 +28,7 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 
+ROOT = Path(__file__).parents[2]
 SM_90A = Target.parse("sm_90a")
 PRODUCT, LAYER = "step6_cluster_k", "step5_cluster_k"
 LATE = EmulatorSettings(completion="latest-legal", initcheck=True, trap=("nan",))
@@ -134,3 +139,24 @@ def test_wgmma_is_sparse_and_asynchronous_and_nothing_spills(workload, name):
     for step in build(workload, workload.variant(name), SM_90A).steps:
         assert "serialized" not in step.image.log
         assert_sass(step.image, has="HGMMA.SP", spills=0)
+
+
+def test_the_fitted_models_choose_among_measured_tiles_nearly_the_fastest(monkeypatch):
+    """With the coefficients in the package and the times to which they were fitted."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    script = importlib.import_module("fit_sparse")
+    files = sorted((ROOT / "tests/workload/data").glob("sparse-*-h200.jsonl.gz"))
+    rows = [row for path in files for row in script.read(path)[1]]
+    regrets = script.Search(rows, fitted_products(SPARSE_FILE)).regrets()
+    assert len(regrets) >= 23 and np.mean(regrets) < 0.03
+
+
+def test_large_tiles_are_taken_for_many_rows():
+    """An H200 took 12.9 and 9.5 us for 64 rows in steps 5 and 6, and 93 and 96 us for 700 rows of a longer k."""
+    facts = reference_facts("sm_90a")
+    few, many = (MatmulSparse(m=m, n=n, k=k).on(facts) for m, n, k in ((64, 4096, 4096), (700, 3584, 18944)))
+    assert sparse_tiles.slower([(few.sparse_product, few.large_tile)], "step 5") is None
+    why = sparse_tiles.slower([(many.sparse_product, many.large_tile)], "step 5")
+    assert why is not None and why.startswith("predicted to take ") and ", step 5 " in why
+    more = MatmulSparse(m=4096).on(facts)
+    assert sparse_tiles.slower([(more.sparse_product, more.large_tile)], "step 5") == "for up to 700 rows, not 4096"
