@@ -53,7 +53,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
         for row in value["rows"]:
             if made := work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None:
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
-                found.append(Row(case, *made, row["us"], row["variant"], row["tile"]))
+                found.append(Row(case, *made, row["us"], 0.0, row["variant"], row["tile"]))
     return head, found
 
 
