@@ -67,7 +67,8 @@ def test_an_even_grid_fills_each_sm(each, static):
 
 
 def test_grids_with_all_rows_resident_are_even_and_others_are_not():
-    assert tile_of("layernorm", "2048x768").EVEN
+    assert tile_of("softmax", "2048x1024").EVEN
+    assert tile_of("layernorm", "3500x1024", dtype="f16").EVEN is False  # 7 CTAs of 7 that fit
     assert tile_of("softmax", "100000x512").EVEN is False
     with pytest.raises(UsageError, match="EVEN applies to CTAs with rows in registers whose arrays fit in L2"):
         tile_of("softmax", "100000x512", {"EVEN": True})

@@ -91,7 +91,7 @@ class Shape:
     @property
     def alone(self) -> Shape:
         """The same rows, each of which has a CTA."""
-        return replace(self, threads=self.of_row, block=self.of_row, ctas=2 * self.ctas, waves=self.waves)
+        return replace(self, threads=self.of_row, block=self.of_row, ctas=2 * self.ctas)
 
     @property
     def useful_bytes(self) -> float:

@@ -27,6 +27,7 @@ THREADS = 256  # threads of a CTA in the unfused chains and the fused kernels
 CHUNK = 4  # elements of a thread in the element-wise launches of the unfused chains
 VECTOR_BYTES = 16
 ASYNC_COPY = ("sm_80",)  # targets with cp.async
+EARLY_LAUNCH = ("sm_90",)  # targets with griddepcontrol
 RECORD_BYTES = 11 * 1024  # shared memory of a CTA that is left for records where it stages a part of a row
 FEW_WAVES = 2  # up to which the latency of weights counts, where all rows are not resident at a time
 ALONE = 8  # registers that a thread saves where a CTA has one row
@@ -197,8 +198,9 @@ def moves_shifted(w: Any, weights: int, long_columns: int = LONG_COLUMNS, arrays
 
 
 def is_even(w: Any, shape: Shape) -> bool:
-    """Whether the CTAs of all rows are resident at a time, several on an SM."""
-    return shape.waves <= 1 and shape.cluster == 1 and shape.ctas > w.device.sms and stays_in_l2(w)
+    """Whether all rows are resident at a time, with room for more on each SM, and the next grid may start early."""
+    room = w.device.sms < shape.ctas and cdiv(shape.ctas, w.device.sms) < shape.resident
+    return room and shape.cluster == 1 and stays_in_l2(w) and bool(w.device.target.satisfies(EARLY_LAUNCH))
 
 
 def waves_with(w: Any, shape: Shape, weights: int, beside: int) -> float:
@@ -243,12 +245,12 @@ def preferred(
         for shape in order:
             tile = shape.tile | common | {"EVEN": is_even(w, shape)}
             if weights and shape.vectors * wide <= 16:
-                share = waves_with(w, shape, weights, beside)
+                share = waves_with(w, shape, weights, beside - ALONE * (shape.of_row == shape.block))
                 hidden = prefetched and shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
                 if (hidden and share <= 1) or (early and wide == 4):
                     yield tile | {"PREFETCH_WEIGHTS": True}
-                elif hidden and shape.is_half and waves_with(w, shape.alone, weights, beside - ALONE) <= 1:
-                    yield tile | shape.alone.tile | {"EVEN": is_even(w, shape.alone), "PREFETCH_WEIGHTS": True}
+                elif hidden and wide == 4 and shape.is_half and waves_with(w, shape.alone, weights, beside - ALONE) <= 1:
+                    yield tile | shape.alone.tile | {"EVEN": False, "PREFETCH_WEIGHTS": True}
             yield tile
         parts = {"THREADS": 1024, "VECTORS": 16 // wide, "CACHE": common["CACHE"]}  # leaves registers for addresses
         for ctas in (8, 1):  # the second one is for targets without clusters
