@@ -13,8 +13,13 @@ from ptxkit.kernels.attention.tiles import preferred_continuous
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
+from ptxkit.workload.choice import choose
 
-VARIANTS = [name for name in Attention.variants() if name != "private_counter"]  # the kernel of step 7
+VARIANTS = [
+    name
+    for name in Attention.variants()
+    if name not in ("private_counter", "late_wait")  # the kernel of step 7; for heads of 256 elements
+]
 
 
 def check(device, variant, tile=None, **settings):
@@ -54,6 +59,12 @@ def test_queries_without_a_visible_key_have_results_0(device, variant):
 
 def test_heads_of_256_elements(device):
     check(device, "step4_ping_pong", batch=1, heads=1, q=20, k=80, d=256)
+
+
+@pytest.mark.parametrize("tile", [{"PING_PONG": 0}, {"PING_PONG": 1}])
+def test_late_wait_with_heads_of_256_elements(few_ctas, tile):
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    check(device, "late_wait", tile, batch=2, heads=1, q=140, k=200, d=256, causal=True, lengths="random")
 
 
 @pytest.mark.parametrize(
@@ -215,6 +226,16 @@ def test_the_product_with_values_is_waited_for_after_the_maxima(maxima_between_w
     counts = maxima_between_waits(workload, "step7_continuous")
     assert len(counts) == 2  # the first tile of other queries, and all others
     assert min(counts) >= maxima
+
+
+@pytest.mark.parametrize(("batch", "variant"), [(2, "late_wait"), (1, "step5_persistent")])
+def test_late_wait_is_chosen_where_sms_have_several_tiles(batch, variant):
+    assert choose(Attention(batch=batch, heads=8, q=2048, k=2048, d=256)).variant == variant
+
+
+def test_heads_of_256_elements_wait_after_the_maxima(maxima_between_waits):
+    counts = maxima_between_waits(Attention(batch=2, heads=8, q=2048, k=2048, d=256), "late_wait")
+    assert min(counts) >= 30
 
 
 def test_compiled_code_has_both_products_and_no_spills():

@@ -68,10 +68,17 @@ struct AttentionTile {
     static constexpr bool OVERLAP = OVERLAP_;     // the next scores are computed during the product with the values
     static constexpr bool PING_PONG = PING_PONG_; // the warpgroups issue products one after the other
     static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
+    static constexpr bool LATE_WAIT = false;      // the previous product with values is waited for after the maxima
     // Shared memory as byte offsets: the queries, which the results replace, tiles of keys and values, mbarriers.
     static constexpr int q_bytes = BM * D * 2, tile_bytes = BN * D * 2;
     static constexpr int k = q_bytes, v = k + STAGES * tile_bytes, barriers = v + STAGES * tile_bytes;
     static constexpr int bytes = barriers + 8 * (2 + 4 * STAGES);
+};
+
+// The same with LATE_WAIT: see Consumer::exponentials.
+template <int D, int CONSUMERS, int BN, int STAGES, bool OVERLAP, bool PING_PONG, int REGISTERS>
+struct LateAttentionTile : AttentionTile<D, CONSUMERS, BN, STAGES, OVERLAP, PING_PONG, REGISTERS> {
+    static constexpr bool LATE_WAIT = true;
 };
 
 // What a consumer warpgroup computes of a tile of queries, in registers: `sums` become the results.
@@ -116,7 +123,7 @@ struct Consumer {
 
     // The product of the latest exponentials with their values.
     __device__ __forceinline__ void multiply_values() {
-        mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+        if constexpr (!Tile::LATE_WAIT) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
         start_values();
         wait_for_values();
     }
@@ -126,7 +133,7 @@ struct Consumer {
     template <bool PREVIOUS>
     __device__ __forceinline__ void multiply_scores(bool last, bool masked, int key, const int (&visible)[2]) {
         mbarrier_wait(k_full + 8 * k_at.stage, k_at.parity);
-        if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+        if constexpr (PREVIOUS && !Tile::LATE_WAIT) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
         if constexpr (Tile::PING_PONG) barrier_sync(1 + number, 256);
         start_scores();
         if constexpr (PREVIOUS) start_values();
@@ -148,15 +155,33 @@ struct Consumer {
         for (int i = 0; i < BN / 16; i++) pack_operand<T>(p[i], s, i);
     }
 
+    // The exponentials of the scores. Returns whether results must be multiplied by `factor`. With LATE_WAIT, this waits for
+    // the tile's own values after the maxima, and the loop of that wait ends their basic block: see continuous_consumer.cuh.
+    template <bool PREVIOUS>
+    __device__ __forceinline__ bool exponentials(float (&factor)[2]) {
+        if constexpr (Tile::LATE_WAIT) {
+            float base[2];
+            const bool scaled = softmax.template raise<8>(s, factor, base);
+            Ring<STAGES> own = v_at;
+            if constexpr (PREVIOUS) own.advance();
+            mbarrier_wait(v_full + 8 * own.stage, own.parity);
+            softmax.exponentiate(s, factor, base);
+            return scaled;
+        } else {
+            softmax.add(s, factor);
+            return true;
+        }
+    }
+
     // The scores of a tile, as multiply_scores, and their exponentials, which wait for the previous product.
     template <bool PREVIOUS>
     __device__ __forceinline__ void multiply_tile(bool last, bool masked, int key, const int (&visible)[2]) {
         multiply_scores<PREVIOUS>(last, masked, key, visible);
         float factor[2];
-        softmax.add(s, factor);
+        const bool scaled = exponentials<PREVIOUS>(factor);
         if constexpr (PREVIOUS) wait_for_values();
         pack();
-        scale_rows(sums, factor);
+        if (scaled) scale_rows(sums, factor);
         if constexpr (!Tile::OVERLAP) multiply_values();
     }
 

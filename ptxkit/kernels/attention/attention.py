@@ -17,7 +17,9 @@ from ptxkit.kernels.attention.tiles import (
     PERSISTENT_TILE,
     AttentionTile,
     ContinuousTile,
+    alone_on_an_sm,
     continuous,
+    late,
     preferred,
     preferred_continuous,
     slower_continuous,
@@ -213,6 +215,16 @@ class Attention(AttentionSizes):
     def step6_dynamic(self, t: Tile) -> list[Launch]:
         """Each CTA takes the next tile from a counter when it is free, the longest of several heads first."""
         return self.specialized(swept(self, t), "attention_dynamic", persistent=True)
+
+    @variant(
+        requires=("sm_90a",),
+        tile={"PING_PONG": [0, 1]},  # warpgroups issue products one after the other
+        constraint=lambda w, t: usable(w, late(w, t), beside=16) if w.d == 256 else "step 7 is for these heads",
+        slower=alone_on_an_sm,
+    )
+    def late_wait(self, t: Tile) -> list[Launch]:
+        """Step 6 for heads of 256 elements, and the product with values is waited for after the maxima."""
+        return self.specialized(late(self, t), "attention_dynamic", persistent=True)
 
     @variant(
         requires=("sm_90a",),

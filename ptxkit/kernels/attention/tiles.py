@@ -37,6 +37,11 @@ class AttentionTile(TemplateStruct):
 
 
 @dataclass(frozen=True)
+class LateAttentionTile(AttentionTile):
+    """``LateAttentionTile`` of cu/ptxkit/attention/consumer.cuh: AttentionTile, and the wait for values after the maxima."""
+
+
+@dataclass(frozen=True)
 class ContinuousTile(TemplateStruct):
     """``ContinuousTile`` of cu/kernels/attention_continuous.cu."""
 
@@ -145,6 +150,11 @@ def swept(w: AttentionSizes, t: Tile) -> AttentionTile:
     """The tile of steps 5 and 6."""
     registers = {1: 0, 2: 240, 3: 160}[t.CONSUMERS]
     return AttentionTile(w.d, t.CONSUMERS, t.BN, t.STAGES, True, bool(t.PING_PONG), registers)
+
+
+def late(w: AttentionSizes, t: Tile) -> LateAttentionTile:
+    """The tile of ``late_wait``."""
+    return LateAttentionTile(w.d, 2, 64, 2, True, bool(t.PING_PONG), 240)
 
 
 def continuous(w: AttentionSizes, t: Tile) -> ContinuousTile:
