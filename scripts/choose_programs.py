@@ -1,6 +1,6 @@
 """Find the programs that products by wgmma share, and write them to ptxkit/kernels/gemm/product_programs.json.
 
-    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--limit N] [--folds 4] [--dry-run]
+    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--add STEP] [--limit N] [--folds 4] [--dry-run]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, to which ``scripts/fit_products.py``
 has fitted the models. For each of matmul_wgmma and matmul_fused the script searches a set of programs, and a margin by which
@@ -11,7 +11,8 @@ The regret of a case is the time of the tile that the choice takes over that of 
 tile that was not measured at these sizes is its prediction, times the median of measured over predicted time of the case's
 tiles of the same model. The search adds, omits and exchanges programs at random, with a fixed seed, and keeps what reduces the
 regret, that of the grid by predictions, and the programs above the limit. With --folds, the fit and the search are repeated
-without the cases of a part of the sizes, in which the choice is then judged.
+without the cases of a part of the sizes, in which the choice is then judged. With --add, all programs of a new step are added
+to the present set, without a search.
 
 Exceptions are measured cases in which the choice takes more than EXCEPTION over the fastest measured tile: the choice takes
 that tile at exactly these sizes on the GPU that was measured.
@@ -37,7 +38,7 @@ from fit_products import MODELS, summary
 from ptxkit.bench.shapes.grid import grid
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels.gemm import fused_tiles, multicast, steps, stream_model
-from ptxkit.kernels.gemm.programs import FILE, Option, SharedPrograms
+from ptxkit.kernels.gemm.programs import FILE, Option, SharedPrograms, product_programs
 from ptxkit.kernels.measured import StreamRates, fitted_products
 from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
 from ptxkit.workload import registry
@@ -280,6 +281,13 @@ def best(found: Sequence[Found], limit: int) -> Found:
     return min(found, key=lambda each: (each.needed, each.weighted))
 
 
+def with_programs_of(kernel: str, step: str, cases: Sequence[Case]) -> SharedPrograms:
+    """The programs of the file, and all of a step that cases may take."""
+    known = product_programs().shared[kernel]
+    every = {program for case in cases for option in case.options for program in option.programs}
+    return SharedPrograms(known.programs | {each for each in every if each.split()[0] == step}, known.margin)
+
+
 def needed(grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> int:
     """The most programs that the cases of a type in a grid need."""
     choices = Choices(grid_cases, rates)
@@ -343,6 +351,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit", type=int, metavar="N", help="let the grid need at most N programs for a type")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="also search N times without a part of the cases")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
+    parser.add_argument("--add", metavar="STEP", help="add all programs of a step, such as step16, to the present set")
     parser.add_argument("--kernel", choices=KERNELS, help="choose those of this kernel alone, and keep those of the other one")
     given = parser.parse_args(arguments)
     try:
@@ -366,8 +375,8 @@ def main(arguments: Sequence[str]) -> int:
             limit = given.limit or KERNELS[kernel]
             on_grid, unseen = of_grid(kernel, facts, SEEDS), of_grid(kernel, facts, UNSEEN)
             every = regrets(cases, rates, SharedPrograms())
-            sets = searched(cases, on_grid, rates, limit)
-            shared = best(sets, limit).shared
+            sets = [] if given.add else searched(cases, on_grid, rates, limit)
+            shared = with_programs_of(kernel, given.add, [*cases, *on_grid]) if given.add else best(sets, limit).shared
             for each in sets:
                 print(f"  {len(each.shared.programs)} programs, margin {each.shared.margin:.0%}: ", end="")
                 print(f"the grid needs at most {each.needed} for a type,", end=" ")

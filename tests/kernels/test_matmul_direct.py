@@ -19,8 +19,10 @@ from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build, compiled
+from ptxkit.workload.choice import choose
 
 STEP = "step16_direct"
+SM_90A = Target.parse("sm_90a")
 
 
 def strict(**checks):
@@ -125,6 +127,22 @@ def test_rows_of_a_place_begin_at_the_same_byte(pitch, align):
     assert all(row * pitch * unaligned.SIZE % align for row in range(1, rows))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "chosen"),
+    [
+        ((3, 16381, 16381), True),
+        ((1, 359, 188), True),
+        ((1, 127, 16383), True),  # clusters divide k
+        ((17, 4099, 4099), False),  # more rows than a warp reads quickly
+        ((3, 4096, 4096), False),  # rows that TMA reads
+        ((3, 4099, 4096), False),  # only those of c are no multiples of 16 bytes
+        ((7, 16383, 127), False),  # a short k
+    ],
+)
+def test_it_is_chosen_for_few_rows_that_tma_cannot_read(sizes, chosen):
+    assert (choose(MatmulWgmma(*sizes), target=SM_90A).variant == STEP) == chosen
+
+
 def test_tiles_fit_and_hold_all_rows():
     workload = MatmulWgmma(m=5, n=1000, k=4099).on(reference_facts("sm_90a"))
     tiles = list(direct.candidates(workload))
@@ -135,5 +153,5 @@ def test_tiles_fit_and_hold_all_rows():
 @pytest.mark.parametrize("tokens", [8, 16, 32])
 def test_b_is_copied_asynchronously_and_nothing_spills(tokens):
     workload = MatmulWgmma(m=tokens, n=37, k=41, alpha=2.0, beta=0.5, epilogue="bias_gelu")
-    (step,) = build(workload, workload.variant(STEP), Target.parse("sm_90a"), tile_of(TOKENS=tokens, ROWS=4)).steps
+    (step,) = build(workload, workload.variant(STEP), SM_90A, tile_of(TOKENS=tokens, ROWS=4)).steps
     assert_sass(step.image, has=["LDGSTS.E.BYPASS.128", "HMMA"], spills=0)

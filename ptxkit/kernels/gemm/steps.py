@@ -161,7 +161,12 @@ def slower(w: Matmul, step: int) -> str | None:
     fastest = next(other for other, name in NAMES.items() if name == taken.variant)
     if fastest == step:
         return None
-    unmeasured = {14: measured(w.device).cluster_k is None, 15: not multicast.was_timed(w), 16: not direct.was_timed(w)}
+    entry = measured(w.device)
+    unmeasured = {
+        14: entry.cluster_k is None,
+        15: not multicast.was_timed(w),
+        16: direct.considered(w) and entry.direct is None,
+    }
     if unmeasured.get(step):
         return "no times of it were measured"
     if step not in found:
