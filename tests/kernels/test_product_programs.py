@@ -44,13 +44,13 @@ def test_without_a_shared_program_the_fastest_is_taken():
 
 
 def test_the_grid_needs_few_programs():
-    """38 products of bf16 need 31 if each takes the program that is predicted to be the fastest."""
+    """38 products of bf16 need 32 if each takes the program that is predicted to be the fastest."""
     found = {
         repr(program)
         for shape in grid(0).of_families(["product_bf16"]).shapes
         for program in choose(shape.workload.on(H200), target=SM_90A).chosen.resolved.programs
     }
-    assert len(found) <= 21
+    assert len(found) <= 22
 
 
 @pytest.mark.parametrize(("sizes", "block"), [((3001, 3001, 3001), (128, 192)), ((4096, 4099, 4096), (256, 128))])
