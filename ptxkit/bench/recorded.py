@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.cases import Plan, kernel_of, made_again
-from ptxkit.bench.results.count_expectations import Expected, ExpectedRow
+from ptxkit.bench.results.count_expectations import Expected, ExpectedCase, ExpectedRow, parsed
 from ptxkit.bench.results.results import CaseResult
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import registry
@@ -18,6 +18,7 @@ from ptxkit.workload.resolve import resolve
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
+    from ptxkit.workload.workload import Workload
 
 
 def every_plan(expected: Expected, base: Path) -> tuple[list[Plan], list[str]]:
@@ -30,18 +31,42 @@ def every_plan(expected: Expected, base: Path) -> tuple[list[Plan], list[str]]:
     gone: list[str] = []
     for key, case in expected.cases.items():
         try:
-            kernel = registry.find(str(base / case.description) if case.description else case.kernel)
-            workload = made_again(kernel, case.sizes, case.options)
+            workload = made_again(_kernel(case, base), case.sizes, case.options)
         except PtxkitError as error:
             gone.append(f"{key}: is recorded, but {error}")
             continue
-        plan = Plan(workload, tuple(name for name in case.rows if name in kernel.variants()))
+        plan = Plan(workload, tuple(name for name in case.rows if name in workload.variants()))
         if key_of(plan) != key:
             gone.append(f"{key}: is recorded, but this case is now {key_of(plan)}")
             continue
         gone += _gone(key, plan, case.rows)
         made += as_recorded(plan, expected) if plan.variants else ()
     return made, gone
+
+
+def completed(value: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The value of a file of counts with tiles that have every parameter that their variants have now.
+
+    A parameter that was declared after a variant was recorded has its declared default, the first of its values, with which a
+    variant does what it did without the parameter. Cases of kernels that cannot be found stay as they are.
+
+    Args:
+        value: as :func:`ptxkit.bench.results.count_expectations.load` returns it.
+        base: the directory relative to which descriptions of users are recorded.
+    """
+    cases = dict(value["cases"])
+    for key, case in parsed(value).cases.items():
+        with suppress(PtxkitError):  # every_plan and gone_of name what does not exist any more
+            known, rows = _kernel(case, base).variants(), dict(cases[key]["rows"])
+            for name in rows.keys() & known.keys():
+                defaults = {parameter: values[0] for parameter, values in known[name].tile.items()}
+                rows[name] = {**rows[name], "tile": {**defaults, **rows[name]["tile"]}}
+            cases[key] = {**cases[key], "rows": rows}
+    return {**value, "cases": cases}
+
+
+def _kernel(case: ExpectedCase, base: Path) -> type[Workload]:
+    return registry.find(str(base / case.description) if case.description else case.kernel)
 
 
 def as_recorded(plan: Plan, expected: Expected, *, seed: bool = True, tile: bool = True) -> Iterator[Plan]:

@@ -27,7 +27,7 @@ class Expectations:
     Attributes:
         of_counts: whether the device counts instead of measuring times.
         path: the file.
-        loaded: its value where results are compared with it; None without ``check``.
+        loaded: its value where results are compared with it, of counts with complete tiles; None without ``check``.
         gone: texts about what is recorded and no longer exists. notes: texts about variants that are run with another tile than
             by default.
 
@@ -56,6 +56,10 @@ class Expectations:
                 option = "--check" if check else "--update-expectations"
                 raise UsageError(f"{option} compares times of code for this GPU's own target; leave out --arch")
         self.loaded: Any = self._reader(self.path) if check else None
+        if self.loaded is not None and self.of_counts:
+            from ptxkit.bench.recorded import completed
+
+            self.loaded = completed(self.loaded, self.base)
         if update:
             expectations.check_recordable(self.path, self._reader)
 

@@ -632,6 +632,28 @@ def test_counts_are_compared_with_the_recorded_seed_and_tile(counts, capsys):
     assert "not compared, the counts are recorded with --seed 3" in capsys.readouterr().err
 
 
+def test_a_tile_parameter_newer_than_the_record_has_its_default_there(counts, capsys):
+    """The recorded counts are compared, and the default is named only where it is another tile."""
+
+    def without_staged(cases, key):
+        del cases[key]["rows"]["vectorized"]["tile"]["STAGED"]
+
+    narrow = ("softmax:vectorized", "--sizes", "2x32")
+    assert counts(*narrow, "--update-expectations") == 0
+    edited(counts, without_staged)
+    capsys.readouterr()
+    assert counts("--check") == counts(*narrow, "--check") == 0
+    err = capsys.readouterr().err
+    assert err.count("counts of 1 variant compared with expectations: 0 differ") == 2
+    assert "the default is now" not in err
+    assert counts(*narrow, "--tile", "NO_EARLY_LAUNCH=True", "--update-expectations") == 0
+    edited(counts, lambda cases, key: cases[key]["rows"]["vectorized"]["tile"].pop("EVEN"))
+    capsys.readouterr()
+    assert counts("--check") == 0
+    err = capsys.readouterr().err
+    assert err.count("the default is now") == 1 and "recorded THREADS" in err and "EVEN=False" in err
+
+
 def test_variants_without_counts_are_part_of_the_recorded_case(counts, capsys):
     """persistent cannot run at this size, and nothing of it is recorded."""
     small = ("--sizes", "2x32")
