@@ -4,8 +4,8 @@
 //
 // A producer warp fills the ring of step 9. After its last step a CTA waits until no CTA of the cluster reads its ring,
 // whose place sums take then. A thread has vectors of four neighbouring sums, and vector v of thread t has the same
-// elements of the tile in each CTA. Each CTA owns every vector whose number modulo the parts is its rank; the others send theirs to its shared memory
-// (st.async), and it adds them in the order of the parts, so that every launch gives the same bits.
+// elements of the tile in each CTA. Each CTA owns the vectors whose number modulo the parts is its rank; the others send
+// theirs to its memory (st.async), and it adds them in the order of the parts: every launch gives the same bits.
 #include "ptxkit/gemm/micro_tiling_operands.cuh"
 #include "ptxkit/ptx/cluster.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"

@@ -1,4 +1,4 @@
-// f32 matrix product with few columns, step 12 of micro_tiling_matmul.cu: c = a b with up to 16 columns takes as long as
+// f32 matrix product with few columns, step 13 of micro_tiling_matmul.cu: c = a b with up to 16 columns takes as long as
 // reading a, which has all the bytes.
 //
 // A warp multiplies ROWS rows of a. Its lanes take neighbouring elements of k, or neighbouring vectors of four, so that they

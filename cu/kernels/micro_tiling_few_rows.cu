@@ -1,4 +1,4 @@
-// f32 matrix product with few rows, step 11 of micro_tiling_matmul.cu: c = a b with up to 16 rows takes as long as reading
+// f32 matrix product with few rows, step 12 of micro_tiling_matmul.cu: c = a b with up to 16 rows takes as long as reading
 // b, which has all the bytes.
 //
 // Threads load vectors of b into registers, without shared memory: a group of ACROSS threads covers a strip of 4 ACROSS

@@ -91,13 +91,18 @@ _SMALL = (0, 8, 16, 32, 64, 100)
 _MEDIUM = (*_SMALL, 132, 164)
 _LARGE = (*_MEDIUM, 196, 228)
 
-# guide: threads, CTAs and shared memory per SM. guide, "Thread Block Clusters": clusters of up to 8 CTAs are portable.
+PORTABLE_CLUSTER = 8
+"""The most CTAs of a cluster that every GPU with clusters takes. guide, "Thread Block Clusters"."""
+
+# guide: threads, CTAs and shared memory per SM.
 # tuning: H100 and B200 take clusters of 16 CTAs when the kernel allows it
 _AMPERE_SMALL = SmLimits(1536, 16, 100 * KIB, _SMALL)
 _BLACKWELL = SmLimits(
-    2048, 32, 228 * KIB, _LARGE, barriers_per_cta=1, portable_cluster=8, largest_cluster=16, fp64_per_clock=0
+    2048, 32, 228 * KIB, _LARGE, barriers_per_cta=1, portable_cluster=PORTABLE_CLUSTER, largest_cluster=16, fp64_per_clock=0
 )
-_BLACKWELL_SMALL = SmLimits(1536, 24, 100 * KIB, _SMALL, barriers_per_cta=1, portable_cluster=8, largest_cluster=8)
+_BLACKWELL_SMALL = SmLimits(
+    1536, 24, 100 * KIB, _SMALL, barriers_per_cta=1, portable_cluster=PORTABLE_CLUSTER, largest_cluster=PORTABLE_CLUSTER
+)
 
 SM_LIMITS: dict[int, SmLimits] = {
     75: SmLimits(1024, 16, 64 * KIB, (32, 64), shared_unit=256, reserved_bytes=0, fp32_per_clock=64),

@@ -2,11 +2,11 @@
 //
 // A vector of 16 bytes that a lane copies is a part of two operands of mma.sync: the instruction adds products over k, so
 // that any order of the elements of k serves which is the same in both operands. Lane 4 g + t takes the vector of row g with
-// elements 8 t to 8 t + 7 of 32, for b as for a; neither needs shared memory to change hands.
+// elements 8 t to 8 t + 7 of 32, for b as for a, so that no element passes from one lane to another.
 //
 // Rows whose pitch is no multiple of 16 bytes begin at different places of a vector. The rows of a tile are those that begin
 // at the same place: every eighth row if the pitch is odd. Their vectors are aligned, each byte of b is read once, and
-// the rows of a are shifted instead, which are few.
+// the few rows of a are shifted instead.
 #pragma once
 #include "ptxkit/gemm/element_output.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
@@ -20,8 +20,8 @@ constexpr int DIRECT_WARPS = 8;
 constexpr int DIRECT_K = 32;  // elements of k in a step of a warp: four vectors
 constexpr int VECTOR_ELEMENTS = 8;
 
-// TOKENS: rows of a, 8 or a multiple of 16. ROWS: groups of 8 rows of b of a warp. STAGES: of the ring of a warp. A stage has a vector of
-// each lane for each group of rows of b, and two for each group of rows of a.
+// TOKENS: rows of a, 8 or a multiple of 16. ROWS: groups of 8 rows of b of a warp. STAGES: of the ring of a warp. A stage
+// has a vector of each lane for each group of rows of b, and two for each group of rows of a.
 template <int TOKENS_, int ROWS_, int STAGES_>
 struct DirectTile {
     static constexpr int TOKENS = TOKENS_, ROWS = ROWS_, STAGES = STAGES_, GROUPS = TOKENS_ / 8;
@@ -37,8 +37,8 @@ __device__ __forceinline__ void mma_k16(float (&d)[4], const unsigned (&a)[4], c
     mma_sync_m16n8k16_f32_f16_f16(d, a, b);
 }
 
-// The sizes of a product. `period`: rows of b from one to the next that begins at the same place of `align` elements. `across`: groups of
-// warps with different rows; the warps of a group divide k.
+// The sizes of a product. `period`: rows of b from one to the next that begins at the same place of `align` elements.
+// `across`: groups of warps with different rows; the warps of a group divide k.
 struct DirectSizes {
     unsigned m, n, k, a_pitch, b_pitch, period, align, across;
 };

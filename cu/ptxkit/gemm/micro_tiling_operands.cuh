@@ -1,7 +1,7 @@
 // How producer threads fill a stage of the ring of micro_tiling.cuh with step `step` of k of a tile of a and of b: by TMA,
 // which needs rows of multiples of 16 bytes, or by cp.async, for rows of any length. The contents are the same: rows of a
-// swizzled, zeros beyond the matrices. A stage's mbarrier expects ARRIVALS
-// arrivals. REGISTERS: of a producer thread, to which setmaxnreg limits its warpgroup.
+// swizzled, zeros beyond the matrices. A stage's mbarrier expects ARRIVALS arrivals. REGISTERS: of a producer thread, to
+// which setmaxnreg limits its warpgroup.
 #pragma once
 #include "ptxkit/gemm/micro_tiling.cuh"
 #include "ptxkit/ptx/async_copy.cuh"

@@ -16,6 +16,7 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import WARP
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
@@ -48,7 +49,7 @@ class DirectTile(TemplateStruct):
 
 
 def shared_bytes(t: Mapping[str, int]) -> int:
-    """Dynamic shared memory of a CTA: the rings of its warps."""
+    """Bytes of dynamic shared memory of a CTA: the rings of its warps."""
     return int(WARPS * t["STAGES"] * (t["ROWS"] + 2 * t["TOKENS"] // GROUP) * GROUP * STEP_BYTES)
 
 
@@ -90,7 +91,7 @@ def launches(w: Matmul, t: Tile) -> list[Launch]:
         Launch(
             "matmul_direct",
             ctas(w, t),
-            32 * WARPS,
+            WARP * WARPS,
             ("a", "b", *w.scalars, pitch["a"], pitch["b"], *places, WARPS // t.PARTS),
             shared=shared_bytes(t),
             cluster=t.CLUSTER if t.CLUSTER > 1 else None,

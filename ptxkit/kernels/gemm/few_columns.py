@@ -1,19 +1,19 @@
-"""Step 12 of micro_tiling_matmul: few columns of b, whose product takes as long as reading a."""
+"""Step 13 of micro_tiling_matmul: few columns of b, whose product takes as long as reading a."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
-from ptxkit.kernels.gemm.micro_tiles import F32Product
-from ptxkit.targets import SmLimits
+from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product
+from ptxkit.targets import WARP, SmLimits
 
 SPACE = {
     "ROWS": [4, 8, 2, 1],  # of a that a warp multiplies
     "COLUMNS": [1, 2, 4, 8, 16],  # of b that a CTA multiplies
     "BATCH": [4, 2, 8],  # elements, or vectors of four, of each row that a thread has in flight
     "THREADS": [256, 128],
-    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for a CTA of a cluster, which has at most 8 on every GPU
+    "PARTS": PARTS,
 }
 
 MOST_GROUPS = SmLimits.grid[1]
@@ -23,7 +23,7 @@ MOST_VECTORS = 2  # of b that belong to one of a: the lanes of more would read f
 
 def groups(w: F32Product, t: Tile) -> int:
     """Groups of rows, each of a CTA or of a cluster."""
-    return cdiv(w.m, t.ROWS * t.THREADS // 32)
+    return cdiv(w.m, t.ROWS * t.THREADS // WARP)
 
 
 def access(w: F32Product, t: Tile) -> str:
@@ -34,7 +34,7 @@ def access(w: F32Product, t: Tile) -> str:
 
 
 def registers(w: F32Product, t: Tile) -> int:
-    """Registers of a thread, about."""
+    """Registers of a thread, about: the sums, the elements of a in flight, those of b, and addresses."""
     deep = 4 if access(w, t) == "VECTORS" else 1
     return int(t.ROWS * (t.COLUMNS + t.BATCH * deep) + deep * t.COLUMNS + BESIDE)
 
@@ -47,8 +47,8 @@ def usable(w: Any, t: Tile) -> bool | str:
     if registers(w, t) > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
         needed = registers(w, t)
         return f"{t.ROWS} x {t.COLUMNS} sums and {t.BATCH} loads of {t.ROWS} rows need {needed} registers, more than {most}"
-    if cdiv(w.k, 32) < t.PARTS:
-        return f"k={w.k} has fewer than PARTS={t.PARTS} times 32 elements"
+    if cdiv(w.k, WARP) < t.PARTS:
+        return f"k={w.k} has fewer than PARTS={t.PARTS} times {WARP} elements"
     return True
 
 

@@ -1,11 +1,11 @@
-"""Step 11 of micro_tiling_matmul: few rows of a, whose product takes as long as reading b."""
+"""Step 12 of micro_tiling_matmul: few rows of a, whose product takes as long as reading b."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
-from ptxkit.kernels.gemm.micro_tiles import F32Product
+from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product
 from ptxkit.targets import SmLimits
 
 SPACE = {
@@ -13,19 +13,19 @@ SPACE = {
     "ACROSS": [32, 16, 8],  # threads that cover a strip of four times as many columns
     "BATCH": [2, 1, 4],  # times four vectors of b that a thread has in flight
     "THREADS": [256, 128, 512, 1024],
-    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for a CTA of a cluster, which has at most 8 on every GPU
+    "PARTS": PARTS,
 }
 MOST_GROUPS = SmLimits.grid[1]
 BESIDE = 20  # registers for addresses and counters
 
 
 def strips(w: F32Product, t: Tile) -> int:
-    """Strips of columns."""
+    """Strips of columns, each for a group of ACROSS threads."""
     return cdiv(w.n, 4 * t.ACROSS)
 
 
 def registers(t: Tile) -> int:
-    """Registers of a thread, about."""
+    """Registers of a thread, about: the sums, the vectors of b in flight, and addresses."""
     return int(4 * t.ROWS + 16 * t.BATCH + BESIDE)
 
 

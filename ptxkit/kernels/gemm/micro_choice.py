@@ -1,4 +1,4 @@
-"""Which of steps 9 to 13 of micro_tiling_matmul computes a product of some size, and with which tile.
+"""Which of steps 9 to 13 of micro_tiling_matmul computes a product of given sizes, and with which tile.
 
 Each step has a few tiles, all of which were measured on an H200; the parts of k and the strips follow from the size. The tile
 and the step with the shortest time by :mod:`~ptxkit.kernels.gemm.micro_model` are taken.
@@ -13,7 +13,7 @@ from typing import Any
 from ptxkit import Tile
 from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k
 from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
-from ptxkit.kernels.gemm.micro_tiles import F32Product, partial_usable, stream_usable
+from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product, partial_usable, stream_usable
 
 
 def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
@@ -67,7 +67,7 @@ def _chain(w: F32Product) -> Iterator[dict[str, int]]:
 def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
     for t in CLUSTERS:
         if _fits(w, t) and (w.grid(t["BM"], t["BN"]) < 4 * w.device.sms):
-            for parts in range(1, 9):
+            for parts in PARTS:
                 yield {**t, "GROUP": 8, "PARTS": parts}
 
 
@@ -83,7 +83,7 @@ def _rows(w: F32Product) -> Iterator[dict[str, int]]:
     for height, threads in ROWS:
         if height == rows:
             for across in few_rows.SPACE["ACROSS"]:
-                for parts in range(1, 9):
+                for parts in PARTS:
                     yield {"ROWS": rows, "ACROSS": across, "BATCH": 2, "THREADS": threads, "PARTS": parts}
 
 
@@ -92,7 +92,7 @@ def _columns(w: F32Product) -> Iterator[dict[str, int]]:
     for rows, batch, threads in COLUMNS if columns else ():
         t = {"ROWS": rows, "COLUMNS": columns, "BATCH": batch, "THREADS": threads}
         if (few_columns.access(w, Tile(t)) == "VECTORS") == (threads == 256 and (rows, batch) != (4, 4)):
-            for parts in range(1, 9):
+            for parts in PARTS:
                 yield {**t, "PARTS": parts}
 
 

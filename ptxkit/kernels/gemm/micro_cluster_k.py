@@ -6,6 +6,7 @@ from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.gemm.micro_tiles import (
+    PARTS,
     RING_SPACE,
     F32Product,
     boxes_usable,
@@ -25,7 +26,7 @@ SPACE = RING_SPACE | {
     "WN": [64, 128, 32, 16],
     "STAGES": [3, 4, 5, 6, 8, 2],
     "CTAS": [2, 1, 3, 4],
-    "PARTS": [1, 2, 3, 4, 5, 6, 7, 8],  # of k, each for a CTA of a cluster, which has at most 8 on every GPU
+    "PARTS": PARTS,
 }
 
 

@@ -11,6 +11,7 @@ from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets import WARP, SmLimits
 from ptxkit.targets.gpus import DeviceFacts
+from ptxkit.targets.sm import PORTABLE_CLUSTER
 
 BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
 BULK_BK = 32  # columns of a that are one swizzle span
@@ -52,6 +53,7 @@ PARTIAL_SPACE = STREAM_SPACE | {
     "CTAS": [2, 1, 3, 4],
     "MIN_STEPS": [8, 2, 4, 16, 32],
 }
+PARTS = list(range(1, PORTABLE_CLUSTER + 1))  # of k in steps 10, 12 and 13, each for a CTA of a cluster
 SUMS_OF_AN_SM = 1 << 15  # sums of the tiles of the CTAs that an SM has in step 11
 
 
@@ -155,7 +157,7 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 
 def fits(w: Any, t: Tile, held: int, shared: int) -> bool | str:
-    """Whether CTAS CTAs, with ``registers`` registers for data per thread, fit on an SM."""
+    """Whether CTAS CTAs, with ``held`` registers for data per thread and ``shared`` bytes of shared memory, fit on an SM."""
     limits = w.device.target.limits
     registers = held + BESIDE
     if registers > limits.registers_per_thread or registers * threads(t) * t.CTAS > limits.registers:
@@ -269,7 +271,7 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
 
 
 def source(w: F32Product, t: Tile) -> Source:
-    """How the kernels of steps 9 and 10 load a and b."""
+    """How the kernels of steps 9 to 11 load a and b."""
     if w.aligned:
         return Source("", ring_maps(t), ())
     return Source("_unaligned", ("a", "b"), (2 if w.n % 2 == 0 and w.k % 2 == 0 else 1,))

@@ -18,6 +18,7 @@ from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.gemm.unaligned import Boxes
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import PORTABLE_CLUSTER
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
@@ -29,7 +30,6 @@ MAX_STAGES = 32
 STATIC_BYTES = 1024  # of the barriers, and for the alignment of the ring
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 32  # of a thread, for addresses and counters
-MAX_CLUSTER = 8  # CTAs of a cluster on every GPU
 MOST_ROWS = 384  # of a, up to which the step is considered: for more, it was nowhere measured to be the fastest
 
 SPACE = {
@@ -83,8 +83,8 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     of_cta = t["TOKENS"] / t["SHARING"]
     if of_cta % (64 if w.a_layout == "column" else 8):
         return f"each of {t['SHARING']} CTAs copies {of_cta:g} rows of a, which are no whole boxes of a {w.a_layout}-major a"
-    if (ctas := t["PARTS"] * t["SHARING"]) > MAX_CLUSTER:
-        return f"PARTS x SHARING = {ctas} CTAs are more than the {MAX_CLUSTER} of a cluster"
+    if (ctas := t["PARTS"] * t["SHARING"]) > PORTABLE_CLUSTER:
+        return f"PARTS x SHARING = {ctas} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if (sums := t["ROWS"] * t["TOKENS"] // 2) > MOST_SUMS:
         return f"a thread holds {sums} sums of {64 * t['ROWS']} x {t['TOKENS']}, more than {MOST_SUMS}"
     limits = w.device.target.limits
@@ -181,7 +181,7 @@ def candidates(w: Matmul) -> Iterator[dict[str, int]]:
     names = ("TOKENS", "CONSUMERS", "ROWS", "SHARING", "PARTS", "CTAS_PER_SM")
     for values in product(sorted(fitting), *(SPACE[name] for name in names[1:-1]), (2, 1, 3)):
         t = dict(zip(names, values, strict=True))
-        if t["PARTS"] * t["SHARING"] <= MAX_CLUSTER:
+        if t["PARTS"] * t["SHARING"] <= PORTABLE_CLUSTER:
             yield t
 
 
