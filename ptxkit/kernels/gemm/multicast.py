@@ -1,11 +1,12 @@
 """Tiles of multicast_product.cuh: products with up to some hundred rows of a, whose clusters load both operands for each other.
 
-The tile is the one for which a model predicts the shortest time (:mod:`ptxkit.kernels.gemm.stream_model`).
+The tile is the one for which a model predicts the shortest time (:mod:`ptxkit.kernels.gemm.stream_model`). The tiles of
+:mod:`ptxkit.kernels.gemm.sparse_cluster_k` are found in the same way, with the functions that name no product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import PORTABLE_CLUSTER
 from ptxkit.targets.wgmma import FLOAT_COLUMNS, columns_of, columns_refused
 
 SOURCE = "matmul_multicast.cu"
@@ -23,8 +25,6 @@ MAX_STAGES = 32
 MIN_STAGES = 3
 STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
 OTHER_REGISTERS = 40  # of a thread beside its sums, for addresses and counters
-MOST_REGISTERS = 255  # of a thread
-MAX_CLUSTER = 8  # CTAs of a cluster on every GPU
 DEEP_ROWS = 144  # of both operands in a stage, up to which it has 256 bytes along k
 MOST_ROWS = 4096  # of a, up to which the variants are considered
 MOST_WAVES = 2
@@ -128,14 +128,14 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     """The constraint of the variants with this kernel."""
     if (refused := columns_refused(w.kind, t["TOKENS"])) is not None:
         return f"TOKENS={t['TOKENS']}: {refused}"
-    if (ctas := cluster(t)) > MAX_CLUSTER:
-        return f"A_SHARING x B_SHARING x PARTS = {ctas} CTAs are more than the {MAX_CLUSTER} of a cluster"
+    if (ctas := cluster(t)) > PORTABLE_CLUSTER:
+        return f"A_SHARING x B_SHARING x PARTS = {ctas} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if (found := steps(w, t, itemsize)) < t["PARTS"]:
         of = f"{found} step{'s' if found > 1 else ''} of {depth(t) * ROW_BYTES} bytes"
         return f"k={w.k} has {of}, fewer than PARTS={t['PARTS']}"
     limits = w.device.target.limits
     sums, room = t["ROWS"] * t["TOKENS"] // 2, ctas_per_sm.registers(limits, t)
-    if sums + OTHER_REGISTERS > min(room, MOST_REGISTERS):
+    if sums + OTHER_REGISTERS > min(room, limits.registers_per_thread):
         of = f"{64 * t['ROWS']} x {t['TOKENS']}"
         return f"{sums} sums of {of} need more than the registers of a thread of {t['CONSUMERS']} consumers"
     if (needed := sums_bytes(t)) > (limit := ctas_per_sm.shared_bytes(limits, t) - STATIC_BYTES):
@@ -162,16 +162,16 @@ def was_timed(w: Product) -> bool:
     return w.a_layout == "row" and w.b_layout == "column" and w.n % 2 == 0 and measured(w.device).multicast is not None
 
 
-def fitting_tokens(w: Product, rows: int, batch: int) -> list[int]:
-    """The rows of a in a tile to consider, with ``rows`` of b: those with the fewest rows beyond the last one of a.
+def fitting_tokens(m: int, sizes: Sequence[int], along: int, sms: int) -> list[int]:
+    """The rows of a in a tile to consider, of ``sizes``: those with the fewest rows beyond the last one of the ``m`` of a.
 
-    These are for the fewest tiles and up to five more, and for as many as fill one wave or two.
+    These are for the fewest tiles and up to five more, and for as many as fill one wave or two with ``along`` tiles beside
+    each other.
     """
-    sizes, across = columns_of(w.kind), cdiv(w.n, rows) * batch
-    fewest = cdiv(w.m, sizes[-1])
-    filling = (w.device.sms * waves // across for waves in range(1, MOST_WAVES + 1))
+    fewest = cdiv(m, sizes[-1])
+    filling = (sms * waves // along for waves in (1, 2))
     counts = {*range(fewest, fewest + 6), *(tiles for tiles in filling if tiles > fewest)}
-    return sorted({next(size for size in sizes if size >= cdiv(w.m, tiles)) for tiles in counts})
+    return sorted({next(size for size in sizes if size >= cdiv(m, tiles)) for tiles in counts})
 
 
 def divisions(w: Product, t: Mapping[str, int], batch: int) -> Iterator[dict[str, int]]:
@@ -181,14 +181,14 @@ def divisions(w: Product, t: Mapping[str, int], batch: int) -> Iterator[dict[str
         slots = ctas_on_sm * w.device.sms
         for parts in SPACE["PARTS"]:
             most = slots if parts > 1 else MOST_WAVES * slots
-            if slots - w.device.sms < whole * parts <= most and t["A_SHARING"] * t["B_SHARING"] * parts <= MAX_CLUSTER:
+            if slots - w.device.sms < whole * parts <= most and t["A_SHARING"] * t["B_SHARING"] * parts <= PORTABLE_CLUSTER:
                 yield {"PARTS": parts, "CTAS_PER_SM": ctas_on_sm}
 
 
 def shapes(w: Product, itemsize: int, batch: int) -> Iterator[dict[str, int]]:
     """CONSUMERS, ROWS and TOKENS to consider: of tiles with the same rows, the one with the fewest warpgroups."""
     for rows in sorted({weights(values) for values in SHAPES}):
-        for tokens in fitting_tokens(w, rows, batch):
+        for tokens in fitting_tokens(w.m, columns_of(w.kind), cdiv(w.n, rows) * batch, w.device.sms):
             for values in SHAPES:
                 t = {**values, "TOKENS": tokens}
                 if weights(t) == rows and usable(w, {**t, **ALONE}, itemsize) is True:
@@ -200,15 +200,29 @@ def candidates(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[dict[s
     """The tiles to consider, for at most two waves."""
     if w.m > MOST_ROWS:
         return
-    sharing = [(a, b) for b in SPACE["B_SHARING"] for a in SPACE["A_SHARING"] if a * b <= MAX_CLUSTER]
-    for shape in shapes(w, itemsize, batch):
+    found = in_clusters(SPACE, w.m, shapes(w, itemsize, batch), lambda t: divisions(w, t, batch))
+    yield from (tile for tile in found if usable(w, tile, itemsize) is True)
+
+
+def in_clusters(
+    space: Mapping[str, Sequence[int]],
+    m: int,
+    shapes: Iterable[Mapping[str, int]],
+    divisions: Callable[[Mapping[str, int]], Iterable[Mapping[str, int]]],
+) -> Iterator[dict[str, int]]:
+    """The tiles of each shape in each cluster: with A_SHARING and B_SHARING of ``space``, and each division of these.
+
+    Args:
+        m: rows of a; clusters that share rows of b in tiles without any are left out.
+        shapes: CONSUMERS, ROWS and TOKENS. divisions: from a tile without them, PARTS and CTAS_PER_SM.
+    """
+    sharing = [(a, b) for b in space["B_SHARING"] for a in space["A_SHARING"] if a * b <= PORTABLE_CLUSTER]
+    for shape in shapes:
         for a_sharing, b_sharing in sharing:
             t = {**shape, "A_SHARING": a_sharing, "B_SHARING": b_sharing}
-            if (b_sharing - 1) * t["TOKENS"] < w.m:
-                for divided in divisions(w, t, batch):
-                    tile = {name: {**t, **divided}[name] for name in SPACE}
-                    if usable(w, tile, itemsize) is True:
-                        yield tile
+            if (b_sharing - 1) * t["TOKENS"] < m:
+                for divided in divisions(t):
+                    yield {name: {**t, **divided}[name] for name in space}
 
 
 def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> StreamWork:

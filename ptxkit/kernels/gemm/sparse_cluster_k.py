@@ -11,22 +11,28 @@ from typing import Any
 
 from ptxkit import Launch, TensorMap, cdiv
 from ptxkit.kernels.gemm import ctas_per_sm, sparse, stream_model
+from ptxkit.kernels.gemm.multicast import (
+    ALONE,
+    MAX_STAGES,
+    MOST_ROWS,
+    OTHER_REGISTERS,
+    STATIC_BYTES,
+    cluster,
+    fitting_tokens,
+    in_clusters,
+    weights,
+)
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.measured import Facts, cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import PORTABLE_CLUSTER
 from ptxkit.targets.wgmma import FLOAT_COLUMNS
 
 SOURCE = "sparse_cluster_k.cu"
 STEPS = 2  # stages of the metadata in a stage of the ring
 BOX_WORDS = 256  # of metadata of 64 rows in a copy
-MAX_STAGES = 32
 MIN_STAGES = 2
-STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
-OTHER_REGISTERS = 40  # of a thread beside its sums and metadata, for addresses and counters
-MOST_REGISTERS = 255  # of a thread
-MAX_CLUSTER = 8  # CTAs of a cluster on every GPU
 MOST_COLUMNS = 256  # of c in a tile: rows of a box of a tensor map
-MOST_ROWS = 4096  # of a, up to which the kernel is considered
 MOST_WAVES = 8
 
 SPACE = {
@@ -41,7 +47,6 @@ SPACE = {
 SHAPES = tuple({"CONSUMERS": c, "ROWS": r} for c, r in ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (3, 2)))
 OTHERWISE = {"CONSUMERS": 2, "ROWS": 2, "TOKENS": 64, "A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1}
 """The tile for sizes that have no candidates."""
-ALONE = {"A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1}
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,6 @@ class SparseProduct:
         return STEPS * sparse.block_words(self.itemsize) // BOX_WORDS
 
 
-def weights(t: Mapping[str, int]) -> int:
-    """Rows of the sparse matrices in a tile."""
-    return 64 * t["CONSUMERS"] * t["ROWS"]
-
-
 def columns(w: SparseProduct, t: Mapping[str, int]) -> int:
     """Columns of c in a tile."""
     return weights(t) // w.matrices
@@ -120,11 +120,6 @@ def across(w: SparseProduct, t: Mapping[str, int]) -> int:
     return cdiv(w.m, t["TOKENS"] * t["B_SHARING"])
 
 
-def cluster(t: Mapping[str, int]) -> int:
-    """CTAs of a cluster."""
-    return t["A_SHARING"] * t["B_SHARING"] * t["PARTS"]
-
-
 def ctas(w: SparseProduct, t: Mapping[str, int]) -> int:
     """CTAs of a launch."""
     return across(w, t) * cdiv(w.n, columns(w, t) * t["A_SHARING"]) * cluster(t)
@@ -136,15 +131,15 @@ def usable(w: SparseProduct, t: Mapping[str, int]) -> bool | str:
         return f"ROWS={t['ROWS']} are no equal parts for gate and up"
     if columns(w, t) > MOST_COLUMNS:
         return f"{columns(w, t)} rows of b in a tile are more than the {MOST_COLUMNS} of a copy"
-    if (found := cluster(t)) > MAX_CLUSTER:
-        return f"A_SHARING x B_SHARING x PARTS = {found} CTAs are more than the {MAX_CLUSTER} of a cluster"
+    if (found := cluster(t)) > PORTABLE_CLUSTER:
+        return f"A_SHARING x B_SHARING x PARTS = {found} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if w.all_steps < t["PARTS"]:
         of = f"{w.all_steps} step{'s' if w.all_steps > 1 else ''} of {2 * ROW_BYTES} bytes"
         return f"k={w.k} has {of}, fewer than PARTS={t['PARTS']}"
     limits = w.device.target.limits
     words = 2 * STEPS * t["ROWS"] * sparse.block_words(w.itemsize) // 128
     held, room = t["ROWS"] * t["TOKENS"] // 2, ctas_per_sm.registers(limits, t)
-    if held + words + OTHER_REGISTERS > min(room, MOST_REGISTERS):
+    if held + words + OTHER_REGISTERS > min(room, limits.registers_per_thread):
         of = f"{64 * t['ROWS']} x {t['TOKENS']}"
         return f"{held} sums of {of} need more than the registers of a thread of {t['CONSUMERS']} consumers"
     if (needed := end_bytes(w, t)) > (limit := ctas_per_sm.shared_bytes(limits, t) - STATIC_BYTES):
@@ -158,24 +153,12 @@ def usable(w: SparseProduct, t: Mapping[str, int]) -> bool | str:
     return True
 
 
-def fitting_tokens(w: SparseProduct, cols: int) -> list[int]:
-    """The rows of a in a tile to consider, with ``cols`` columns of c: those with the fewest rows beyond the last one of a.
-
-    These are for the fewest tiles and up to five more, and for as many as fill one wave or two.
-    """
-    along = cdiv(w.n, cols)
-    fewest = cdiv(w.m, FLOAT_COLUMNS[-1])
-    filling = (w.device.sms * waves // along for waves in (1, 2))
-    counts = {*range(fewest, fewest + 6), *(tiles for tiles in filling if tiles > fewest)}
-    return sorted({next(size for size in FLOAT_COLUMNS if size >= cdiv(w.m, tiles)) for tiles in counts})
-
-
 def shapes(w: SparseProduct) -> Iterator[dict[str, int]]:
     """CONSUMERS, ROWS and TOKENS to consider: of tiles with the same rows, the one with the fewest warpgroups."""
     for rows in sorted({weights(values) for values in SHAPES}):
         if rows % (sparse.ROWS * w.matrices):
             continue
-        for tokens in fitting_tokens(w, rows // w.matrices):
+        for tokens in fitting_tokens(w.m, FLOAT_COLUMNS, cdiv(w.n, rows // w.matrices), w.device.sms):
             for values in SHAPES:
                 t = {**values, "TOKENS": tokens}
                 if weights(t) == rows and usable(w, {**t, **ALONE}) is True:
@@ -191,7 +174,7 @@ def divisions(w: SparseProduct, t: Mapping[str, int]) -> Iterator[dict[str, int]
         for parts in SPACE["PARTS"]:
             most = slots if parts > 1 else MOST_WAVES * slots
             fewest = 0 if on_sm == 1 else (on_sm - 1) * w.device.sms * 3 // 4
-            if fewest < whole * parts <= most and t["A_SHARING"] * t["B_SHARING"] * parts <= MAX_CLUSTER:
+            if fewest < whole * parts <= most and t["A_SHARING"] * t["B_SHARING"] * parts <= PORTABLE_CLUSTER:
                 yield {"PARTS": parts, "CTAS_PER_SM": on_sm}
 
 
@@ -199,15 +182,8 @@ def candidates(w: SparseProduct) -> Iterator[dict[str, int]]:
     """The tiles to consider."""
     if w.m > MOST_ROWS:
         return
-    sharing = [(a, b) for b in SPACE["B_SHARING"] for a in SPACE["A_SHARING"] if a * b <= MAX_CLUSTER]
-    for shape in shapes(w):
-        for a_sharing, b_sharing in sharing:
-            t = {**shape, "A_SHARING": a_sharing, "B_SHARING": b_sharing}
-            if (b_sharing - 1) * t["TOKENS"] < w.m:
-                for divided in divisions(w, t):
-                    tile = {name: {**t, **divided}[name] for name in SPACE}
-                    if usable(w, tile) is True:
-                        yield tile
+    found = in_clusters(SPACE, w.m, shapes(w), lambda t: divisions(w, t))
+    yield from (tile for tile in found if usable(w, tile) is True)
 
 
 def stream_work(w: SparseProduct, t: Mapping[str, int]) -> StreamWork:
