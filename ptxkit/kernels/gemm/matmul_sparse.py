@@ -1,4 +1,4 @@
-"""matmul_sparse: matrix product with 2:4 sparse weights on tensor cores, by mma.sp and wgmma.mma_async.sp, in five steps."""
+"""matmul_sparse: matrix product with 2:4 sparse weights on tensor cores, by mma.sp and wgmma.mma_async.sp, in six steps."""
 
 from __future__ import annotations
 
