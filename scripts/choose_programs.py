@@ -21,7 +21,6 @@ that tile at exactly these sizes on the GPU that was measured.
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
 import json
 import math
@@ -31,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import choice_files
 import fit_products
 import numpy as np
 from fit_products import MODELS, summary
@@ -112,8 +112,7 @@ def case_of(file: str, workload: Any, rows: Iterable[Mapping[str, Any]]) -> Case
 
 def read(path: Path) -> tuple[dict[str, Any], list[Case]]:
     """The first line of a file, and its cases of the kernels."""
-    data = path.read_bytes()
-    head, *values = map(json.loads, (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines())
+    head, values = choice_files.read(path)
     facts = facts_of(find_gpu(head["gpu"]))
     cases = [
         case_of(path.name, registry.get(v["kernel"])(**v["sizes"], **v["options"]).on(facts), v["rows"])

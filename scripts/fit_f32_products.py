@@ -11,15 +11,19 @@ by random factors, with fixed seeds. Printed are both parts, and the cases with 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import math
 import random
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 
+import choice_files
+
 from ptxkit import Tile
+from ptxkit.errors import PtxkitError
 from ptxkit.kernels.gemm.micro_choice import STEPS, ranked
 from ptxkit.kernels.gemm.micro_model import FILE, MicroRates, fitted, predicted_us
 from ptxkit.targets.gpus import facts_of, find_gpu
@@ -28,24 +32,20 @@ from ptxkit.workload import registry
 LEAST_WEIGHT = 0.1  # of a tile that is much slower than the fastest of its case
 
 
-def cases(path: Path):
-    """(workload, peer's time, [(step, tile, time)]) of a file."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        head = json.loads(next(file))
-        facts = facts_of(find_gpu(head["gpu"]))
-        for line in file:
-            case = json.loads(line)
-            w = registry.get(case["kernel"])(**case["sizes"], **case["options"]).on(facts)
-            peer = next((row["us"] for row in case["rows"] if "peer" in row), math.nan)
-            yield w, peer, [(r["variant"], Tile(r["tile"]), r["us"]) for r in case["rows"] if r.get("variant") in STEPS]
+def cases(head, values):
+    """(workload, peer's time, [(step, tile, time)]) of each case of a file; times in microseconds."""
+    facts = facts_of(find_gpu(head["gpu"]))
+    for case in values:
+        w = registry.get(case["kernel"])(**case["sizes"], **case["options"]).on(facts)
+        peer = next((row["us"] for row in case["rows"] if "peer" in row), math.nan)
+        yield w, peer, [(r["variant"], Tile(r["tile"]), r["us"]) for r in case["rows"] if r.get("variant") in STEPS]
 
 
-def merged(paths):
-    """The cases of all files; one with the same sizes in several of them is one case."""
+def merged(files):
+    """The cases of all files, as :func:`choice_files.read` returns them; one with the same sizes in several is one case."""
     found = {}
-    for path in paths:
-        for w, peer, rows in cases(path):
+    for head, values in files:
+        for w, peer, rows in cases(head, values):
             before = found.setdefault(w, (peer, []))
             before[1].extend(rows)
     return {w: (peer, rows) for w, (peer, rows) in found.items() if rows}
@@ -94,13 +94,18 @@ def fit(found, rates: MicroRates, rounds: int) -> MicroRates:
     return rates
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("times", type=Path, nargs="+")
-    parser.add_argument("--dry-run", action="store_true", help="write no file")
-    parser.add_argument("--rounds", type=int, default=20, help="changes of each coefficient that are tried")
-    given = parser.parse_args()
-    found = merged(given.times)
+    parser.add_argument("times", type=Path, nargs="+", metavar="TIMES", help="read times from these files")
+    parser.add_argument("--dry-run", action="store_true", help="print without writing")
+    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="try N changes of each coefficient")
+    given = parser.parse_args(arguments)
+    try:
+        files = [choice_files.read(path) for path in given.times]
+        found = merged(files)
+    except (PtxkitError, OSError, KeyError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     rates = fit(found, fitted(), given.rounds)
     error, regret = loss(found, rates)
     print(f"{len(found)} cases, error of predictions {error:.1%}, mean regret {regret:.1%}")
@@ -111,8 +116,16 @@ def main() -> None:
             print(f"{w.m}x{w.n}x{w.k}: {step} {tile} {us} us, predicted {predicted:.1f}, best {best}, peer {peer}")
     if not given.dry_run:
         rounded = {name: float(f"{value:.5g}") for name, value in asdict(rates).items()}
-        FILE.write_text(json.dumps({"gpu": "NVIDIA H200", "rates": rounded}, indent=1) + "\n", encoding="utf-8")
+        written = {
+            "written_by": "scripts/fit_f32_products.py",
+            "measured_on": choice_files.origin([head for head, _ in files]),
+            "times": sum(len(rows) for _, rows in found.values()),
+            "cases": len(found),
+            "rates": rounded,
+        }
+        FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

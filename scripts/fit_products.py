@@ -21,7 +21,6 @@ choice. Models with the rates of the GPU in common have more regret, also in cas
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import choice_files
 import numpy as np
 
 from ptxkit.errors import PtxkitError
@@ -139,10 +139,7 @@ def copied_us(w: Any, variant: str) -> float:
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """The first line of a file, and its rows."""
-    data = path.read_bytes()
-    head, *values = map(json.loads, (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines())
-    if head.get("schema") != "ptxkit.choices/1":
-        raise PtxkitError(f"{path} has another schema than that of scripts/measure_choices.py")
+    head, values = choice_files.read(path)
     facts, found = facts_of(find_gpu(head["gpu"])), []
     for number, value in enumerate(values):
         w = registry.get(value["kernel"])(**value["sizes"], **value["options"]).on(facts)
@@ -240,22 +237,28 @@ def moved(rates: StreamRates, rng: np.random.Generator, size: float) -> StreamRa
     return replace(rates, **{name: float(np.clip(v, *LIMITS.get(name, (0, np.inf)))) for name, v in values.items()})
 
 
-def best_of(rows: Sequence[Row], starts: int, steps: int, fitted: Sequence[str] = ()) -> Search:
-    """The best of several searches for the coefficients of the models ``fitted``, or of all; the others keep theirs."""
+def best_of(
+    rows: Sequence[Row], starts: int, steps: int, fitted: Sequence[str] = (), names: Sequence[str] = MODELS
+) -> Search:
+    """The best of several searches for the coefficients of the models ``fitted``, or of all; the others keep theirs.
+
+    Args:
+        names: all models, of which those without rows are left out.
+    """
     known = fitted_products() if fitted else {}
-    at_first = {name: START if name in fitted else known.get(name, START) for name in MODELS}
-    models = {name: at_first[name] for name in MODELS if any(row.model == name for row in rows)}
+    at_first = {name: START if name in fitted else known.get(name, START) for name in names}
+    models = {name: at_first[name] for name in names if any(row.model == name for row in rows)}
     searches = [Search(rows, models, fitted) for _ in range(starts)]
     return searches[min(range(starts), key=lambda seed: searches[seed].improve(steps, seed))]
 
 
-def held_out(rows: Sequence[Row], folds: int, steps: int) -> Any:
+def held_out(rows: Sequence[Row], folds: int, steps: int, names: Sequence[str] = MODELS) -> Any:
     """The regret of the choice in each case by a fit without the cases of the same sizes, which is made for each fold."""
     sizes = sorted({row.case[2] for row in rows})
     found = []
     for fold in range(folds):
         left_out = set(sizes[fold::folds])
-        search = best_of([row for row in rows if row.case[2] not in left_out], 1, steps)
+        search = best_of([row for row in rows if row.case[2] not in left_out], 1, steps, names=names)
         found.append(Search([row for row in rows if row.case[2] in left_out], search.models).regrets())
     return np.concatenate(found)
 
@@ -268,15 +271,47 @@ def summary(what: str, regrets: Any) -> str:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """The parser of the arguments that the scripts for all models of this form take."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
-    parser.add_argument("--only", action="append", default=[], choices=MODELS, metavar="MODEL", help="fit this model alone")
     parser.add_argument("--starts", type=int, default=2, metavar="N", help="search with N seeds")
     parser.add_argument("--steps", type=int, default=20000, metavar="N", help="take N random steps in each search")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="also fit N times without a part of the cases")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="show the N cases with the largest regret")
+    return parser
+
+
+def print_fit(search: Search, given: argparse.Namespace, names: Sequence[str] = MODELS) -> None:
+    """Print the error of the predictions of each model, the regret of the choice, and the cases with the largest one."""
+    for name, at in search.at.items():
+        error = np.abs(np.log(search.predicted[at] / search.us[at]))
+        print(f"{name}: {len(at)} times, error {np.median(error):.1%} (median), {np.quantile(error, 0.9):.1%} (p90)")
+    print(summary("regret of the choice", search.regrets()))
+    if given.folds > 1:
+        left_out = held_out(search.rows, given.folds, given.steps, names)
+        print(summary(f"without the case in the fit ({given.folds} folds)", left_out))
+    print(*search.worst(given.worst), sep="\n")
+
+
+def write(path: Path, script: str, heads: Sequence[dict[str, Any]], times: int, search: Search) -> None:
+    """Write the coefficients, rounded to four digits, and what they are fitted to."""
+    written = {
+        "written_by": script,
+        "measured_on": choice_files.origin(heads),
+        "times": times,
+        "cases": len(search.best),
+        "models": {
+            name: {k: float(f"{v:.4g}") for k, v in asdict(rates).items()} for name, rates in search.models.items()
+        },
+    }
+    path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", action="append", default=[], choices=MODELS, metavar="MODEL", help="fit this model alone")
     given = parser.parse_args(arguments)
     try:
         read_files = [read(path) for path in given.times]
@@ -288,25 +323,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: there are no times of {missing[0]} to fit", file=sys.stderr)
         return 2
     search = best_of(rows, given.starts, given.steps, given.only)
-    for name, at in search.at.items():
-        error = np.abs(np.log(search.predicted[at] / search.us[at]))
-        print(f"{name}: {len(at)} times, error {np.median(error):.1%} (median), {np.quantile(error, 0.9):.1%} (p90)")
-    print(summary("regret of the choice", search.regrets()))
-    if given.folds > 1:
-        print(summary(f"without the case in the fit ({given.folds} folds)", held_out(rows, given.folds, given.steps)))
-    print(*search.worst(given.worst), sep="\n")
-    if given.dry_run:
-        return 0
-    written = {
-        "written_by": "scripts/fit_products.py",
-        "measured_on": [{k: head[k] for k in ("gpu", "driver", "nvrtc") if k in head} for head, _ in read_files],
-        "times": len(rows),
-        "cases": len(search.best),
-        "models": {
-            name: {k: float(f"{v:.4g}") for k, v in asdict(rates).items()} for name, rates in search.models.items()
-        },
-    }
-    PRODUCTS_FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    print_fit(search, given)
+    if not given.dry_run:
+        write(PRODUCTS_FILE, "scripts/fit_products.py", [head for head, _ in read_files], len(rows), search)
     return 0
 
 

@@ -3,7 +3,9 @@ and rows of any length."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -175,6 +177,17 @@ def test_copies_of_rows_of_any_length_go_past_the_registers():
 def test_the_choice_where_it_was_measured_to_be_right(m, n, k, step):
     choice = choose(MATMUL.make([m, n, k], {}), target=SM_90A)
     assert choice.variant == step, str(choice)
+
+
+def test_the_fitted_model_chooses_among_measured_tiles_nearly_the_fastest(monkeypatch):
+    """With the coefficients in the package and the times to which they were fitted."""
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    script = importlib.import_module("fit_f32_products")
+    files = sorted((root / "tests/workload/data").glob("f32-*-h200.jsonl.gz"))
+    cases = script.merged([importlib.import_module("choice_files").read(path) for path in files])
+    error, regret = script.loss(cases, script.fitted())
+    assert len(cases) >= 55 and error < 0.1 and regret < 0.05
 
 
 @hypothesis.given(st.tuples(*[st.integers(1, 1 << 13)] * 3))

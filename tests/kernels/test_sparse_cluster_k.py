@@ -147,7 +147,7 @@ def test_the_fitted_models_choose_among_measured_tiles_nearly_the_fastest(monkey
     script = importlib.import_module("fit_sparse")
     files = sorted((ROOT / "tests/workload/data").glob("sparse-*-h200.jsonl.gz"))
     rows = [row for path in files for row in script.read(path)[1]]
-    regrets = script.Search(rows, fitted_products(SPARSE_FILE)).regrets()
+    regrets = importlib.import_module("fit_products").Search(rows, fitted_products(SPARSE_FILE)).regrets()
     assert len(regrets) >= 23 and np.mean(regrets) < 0.03
 
 
