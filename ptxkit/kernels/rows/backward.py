@@ -17,8 +17,8 @@ from ptxkit.kernels.elementwise.elementwise import derivative, width
 from ptxkit.kernels.measured import H200_FACTS, measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets import missing
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
-from ptxkit.targets.target import needs
 
 BLOCK_COLUMNS = 2048  # maximum number of columns of rows that move as blocks of vectors
 FINISHERS = 1024  # threads of a CTA that adds up partial sums; with many, each loads few rows, all in flight at once
@@ -122,8 +122,8 @@ def _block_refusal(w: Any, t: Tile) -> str | None:
         return f"{w.cols} columns are whole vectors, so BLOCK_STAGES has no effect"
     if t.CLUSTER > 1 or not row.in_registers(w, t):
         return "BLOCK_STAGES applies to rows in the registers of a CTA"
-    if not w.device.target.satisfies(row.ASYNC_COPY):
-        return f"BLOCK_STAGES needs {needs(row.ASYNC_COPY)}"
+    if reason := missing(row.ASYNC_COPY, w.device.target):
+        return f"BLOCK_STAGES: {reason}"
     if t.THREADS // row.lanes(w, t) >= NAMED_BARRIERS and row.lanes(w, t) > WARP:
         return f"{NAMED_BARRIERS} or more rows of {row.lanes(w, t)} threads leave no barrier for the CTA"
     return None
@@ -197,7 +197,7 @@ def move_as_blocks(w: Any) -> bool:
     Single columns of 16 bits take eight times as many accesses, single columns of 32 bits four times as many wider ones.
     """
     short = width(w.dtype) == 8 and w.cols <= BLOCK_COLUMNS
-    return short and not row.is_aligned(w) and bool(w.device.target.satisfies(row.ASYNC_COPY))
+    return short and not row.is_aligned(w) and missing(row.ASYNC_COPY, w.device.target) is None
 
 
 def slower_one_by_one(w: Any) -> str | None:

@@ -10,7 +10,8 @@ thread limit, and from the bytes of their rows.
 - Otherwise the rows of an SM should have :func:`enough_bytes`. With more columns for each thread, fewer registers hold
   addresses, and more hold rows.
 
-The coefficients were determined on an H200 from the times of 1100 tiles of 54 shapes (docs/rows.md).
+The coefficients were determined on an H200 from the times of 1100 tiles of 54 shapes, those of short rows and of grids just
+above one wave from the times of ``tests/workload/data/choices-6-h200.jsonl.gz`` and ``choices-7-h200.jsonl.gz`` (docs/rows.md).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
 from ptxkit.kernels.measured import keep_input_bytes, measured
 from ptxkit.kernels.rows.row_tiles import Shape, resident_ctas, shapes, short_rows_shift
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets import missing
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
 Dtype = Literal["f32", "f16", "bf16"]
@@ -26,13 +27,13 @@ Dtype = Literal["f32", "f16", "bf16"]
 THREADS = 256  # threads of a CTA in the unfused chains and the fused kernels
 CHUNK = 4  # elements of a thread in the element-wise launches of the unfused chains
 VECTOR_BYTES = 16
-ASYNC_COPY = ("sm_80",)  # targets with cp.async
-EARLY_LAUNCH = ("sm_90",)  # targets with griddepcontrol
+ASYNC_COPY = ("cp.async",)
+EARLY_LAUNCH = ("griddepcontrol",)
 RECORD_BYTES = 11 * 1024  # shared memory of a CTA that is left for records where it stages a part of a row
-FEW_WAVES = 2  # up to which the latency of weights counts, where all rows are not resident at a time
+FEW_WAVES = 2  # up to which the latency of weights counts, where not all rows are resident at a time
 ALONE = 8  # registers that a thread saves where a CTA has one row
-LINE_COLUMNS = 64  # of 16 bits, in a cache line
-MANY_ROWS = 64  # for each SM: so many short rows that they are not all resident
+LINE_COLUMNS = 64  # of 16 bits, in a cache line of 128 bytes
+MANY_ROWS = 64  # short rows for each SM from which on not all of them are resident
 LONG_COLUMNS = 8192  # columns from which SHIFTED is faster with two arrays of weights
 NULL = np.uint64(0)  # a null pointer, for outputs that are not requested
 
@@ -200,7 +201,7 @@ def moves_shifted(w: Any, weights: int, long_columns: int = LONG_COLUMNS, arrays
 def is_even(w: Any, shape: Shape) -> bool:
     """Whether all rows are resident at a time, with room for more on each SM, and the next grid may start early."""
     room = w.device.sms < shape.ctas and cdiv(shape.ctas, w.device.sms) < shape.resident
-    return room and shape.cluster == 1 and stays_in_l2(w) and bool(w.device.target.satisfies(EARLY_LAUNCH))
+    return room and shape.cluster == 1 and stays_in_l2(w) and missing(EARLY_LAUNCH, w.device.target) is None
 
 
 def waves_with(w: Any, shape: Shape, weights: int, beside: int) -> float:
