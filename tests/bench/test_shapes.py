@@ -190,7 +190,7 @@ def test_csv_has_a_line_for_each_case(sampled):
 def test_speeds_are_drawn(sampled, tmp_path):
     pytest.importorskip("matplotlib", reason="draws a figure")
     report.draw(sampled, tmp_path / "speeds.svg")
-    assert "rows (1.265x)" in (tmp_path / "speeds.svg").read_text() or (tmp_path / "speeds.svg").stat().st_size > 1000
+    assert "<!-- rows (1.265x) -->" in (tmp_path / "speeds.svg").read_text()
     with pytest.raises(UsageError, match="nothing to draw"):
         report.draw(replace(sampled, cases=sampled.cases[2:]), tmp_path / "none.svg")
 
