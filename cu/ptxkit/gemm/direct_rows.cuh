@@ -43,17 +43,6 @@ struct DirectSizes {
     unsigned m, n, k, a_pitch, b_pitch, period, align, across;
 };
 
-// The 16 bytes that begin with byte number `before` of the first one of two vectors, of elements of 2 bytes.
-__device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, unsigned before) {
-    const bool two = before & 8, one = before & 4;
-    const unsigned w0 = two ? low.z : low.x, w1 = two ? low.w : low.y, w2 = two ? high.x : low.z;
-    const unsigned w3 = two ? high.y : low.w, w4 = two ? high.z : high.x, w5 = two ? high.w : high.y;
-    const unsigned v0 = one ? w1 : w0, v1 = one ? w2 : w1, v2 = one ? w3 : w2, v3 = one ? w4 : w3, v4 = one ? w5 : w4;
-    const unsigned bits = 8 * (before & 2);
-    return {__funnelshift_r(v0, v1, bits), __funnelshift_r(v1, v2, bits), __funnelshift_r(v2, v3, bits),
-            __funnelshift_r(v3, v4, bits)};
-}
-
 // A word of two elements, number `first` of a row and the next, without those before the row.
 __device__ __forceinline__ unsigned from_row_on(unsigned word, int first) {
     return first >= 0 ? word : first == -1 ? word & 0xffff0000u : 0u;
@@ -134,7 +123,7 @@ __device__ __forceinline__ void direct_product(const T* a, const T* b, const Out
         if (shifts) {
 #pragma unroll
             for (int i = 0; i < GROUPS; i++) {
-                tokens[i] = shifted(tokens[i], ld_shared_v4(at + (ROWS + 2 * i + 1) * 512), before[i] * sizeof(T));
+                tokens[i] = shifted<sizeof(T)>(tokens[i], ld_shared_v4(at + (ROWS + 2 * i + 1) * 512), before[i] * sizeof(T));
             }
         }
         copy(refill);

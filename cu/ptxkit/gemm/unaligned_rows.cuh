@@ -54,14 +54,7 @@ struct UnalignedRows {
     // The 16 bytes of a pair that was loaded for them.
     __device__ __forceinline__ uint4 select(const Pair& pair, unsigned row, unsigned x) const {
         const unsigned before = shift(at(row, x)), count = present(row, x);
-        const bool two = before & 8, one = before & 4;
-        const unsigned w0 = two ? pair.low.z : pair.low.x, w1 = two ? pair.low.w : pair.low.y;
-        const unsigned w2 = two ? pair.high.x : pair.low.z, w3 = two ? pair.high.y : pair.low.w;
-        const unsigned w4 = two ? pair.high.z : pair.high.x, w5 = two ? pair.high.w : pair.high.y;
-        const unsigned v0 = one ? w1 : w0, v1 = one ? w2 : w1, v2 = one ? w3 : w2, v3 = one ? w4 : w3, v4 = one ? w5 : w4;
-        const unsigned bits = 8 * (before & 3);
-        uint4 found = {__funnelshift_r(v0, v1, bits), __funnelshift_r(v1, v2, bits), __funnelshift_r(v2, v3, bits),
-                       __funnelshift_r(v3, v4, bits)};
+        uint4 found = shifted(pair.low, pair.high, before);
         if (count < VECTOR_BYTES) {
             found.x &= first_bytes(count, 0);
             found.y &= first_bytes(count, 4);

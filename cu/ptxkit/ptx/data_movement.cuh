@@ -460,4 +460,16 @@ __device__ __forceinline__ unsigned cvt_pack_sat_s8_s32(int upper, int lower, un
     return bytes;
 }
 
+// The 16 bytes that begin with byte number `before` of the first one of two vectors, a multiple of SIZE: 1, 2 or 4.
+template <int SIZE = 1>
+__device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, unsigned before) {
+    const bool two = before & 8, one = before & 4;
+    const unsigned w0 = two ? low.z : low.x, w1 = two ? low.w : low.y, w2 = two ? high.x : low.z;
+    const unsigned w3 = two ? high.y : low.w, w4 = two ? high.z : high.x, w5 = two ? high.w : high.y;
+    const unsigned v0 = one ? w1 : w0, v1 = one ? w2 : w1, v2 = one ? w3 : w2, v3 = one ? w4 : w3, v4 = one ? w5 : w4;
+    const unsigned bits = 8 * (before & (4 - SIZE));
+    return {__funnelshift_r(v0, v1, bits), __funnelshift_r(v1, v2, bits), __funnelshift_r(v2, v3, bits),
+            __funnelshift_r(v3, v4, bits)};
+}
+
 }  // namespace ptxkit
