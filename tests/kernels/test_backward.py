@@ -3,6 +3,7 @@ reference."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from ptxkit.kernels.rows.rmsnorm import Rmsnorm
 from ptxkit.kernels.rows.rmsnorm_backward import RmsnormBackward
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 
@@ -363,3 +365,14 @@ def test_the_file_of_coefficients_is_what_its_times_say(monkeypatch):
     files = sorted((ROOT / "tests/workload/data").glob("choices-[45]-h200.jsonl.gz"))
     regrets = [fit_gradients.regret(case, fitted()) for path in files for case in fit_gradients.cases_of(path)]
     assert len(regrets) == 33 and np.mean(regrets) < 0.04 and np.median(regrets) < 0.01
+
+
+@pytest.mark.parametrize("cols", [5, 520, 1025])
+def test_gpus_with_fewer_sms_have_fewer_partial_sums(cols):
+    """Blocks of rows take a number of partial sums for the SMs that there are, which must be one of the declared ones."""
+    for sms in (16, 40, 108, 128):
+        w = LayernormBackward(rows=4096, cols=cols, dtype="bf16").on(replace(reference_facts("sm_80"), sms=sms))
+        tile, _ = w.variant("vectorized").select(w, w.device.target, None)
+        if tile.get("BLOCK_STAGES"):
+            most = max(tile.CTAS_PER_SM * sms, 8)
+            assert most >= tile.PARTIALS

@@ -34,8 +34,11 @@ TILE: Mapping[str, list[Any]] = {
     "PARTIALS": [SMS * ctas for ctas in (1, 2, 3, 4)],
 }
 
+FEWER_PARTIALS = [*TILE["PARTIALS"], SMS // 2, SMS // 4, 32, 16, 8]  # fewer are for clusters and for GPUs with fewer SMs
+
 TILE_VECTORIZED: Mapping[str, list[Any]] = {
     **TILE,
+    "PARTIALS": FEWER_PARTIALS,
     # blocks of rows that a CTA has in shared memory, where rows begin between two vectors; 0: rows move one by one
     "BLOCK_STAGES": [0, 2, 3, 4],
 }
@@ -43,7 +46,7 @@ TILE_VECTORIZED: Mapping[str, list[Any]] = {
 TILE_PIPELINED: Mapping[str, list[Any]] = {
     **TILE,
     "CLUSTER": [1, 2, 4, 8, 16],
-    "PARTIALS": [*TILE["PARTIALS"], SMS // 2, SMS // 4, 32, 16, 8],  # fewer are for clusters
+    "PARTIALS": FEWER_PARTIALS,
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are prefetched while one is computed
     "MAX_IN_FLIGHT": [0, 1, 2, 3],  # maximum number of these rows in flight; 0: all
     "SMEM_GAMMA": [False, True],  # with producer warps: gamma (and beta) in shared memory instead of registers
@@ -228,7 +231,7 @@ def partials(w: Any, per_sm: int) -> int:
 
     The permitted numbers are multiples of an H200's SMs; for another GPU it is the largest one that its SMs fill.
     """
-    return int(max(n for n in TILE_PIPELINED["PARTIALS"] if n <= max(per_sm * w.device.sms, 8)))
+    return int(max(n for n in FEWER_PARTIALS if n <= max(per_sm * w.device.sms, 8)))
 
 
 def _measured_tile(w: Any) -> dict[str, Any]:
