@@ -160,6 +160,32 @@ def test_wrong_results_are_refused(kernel, sizes, library, dtype, wrong):
     assert verdict.worst and verdict.explanation
 
 
+COMMON = {  # errors in half units, of which single elements may have more
+    "all elements have": lambda x, half, rms: x + 5 * half * rms,
+    "those of column 9 have": lambda x, half, rms: x + np.where(np.arange(x.shape[1]) == 9, 9 * half * rms, 0),
+    "those of row 5 have": lambda x, half, rms: x * np.where(np.arange(x.shape[0]) == 5, 1 + 13 * half, 1)[:, None],
+}
+
+
+@pytest.mark.parametrize("where", COMMON)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_an_error_that_many_elements_have_in_common_is_refused(dtype, where):
+    """An offset of all elements, a bias of one column and the scale of one row, within what single elements may differ by."""
+    case = Case("matmul_wgmma", dtype=dtype, m=96, n=96, k=4096)
+    found = split(case, 8)
+    assert case.judge(found).verified
+    verdict = case.judge(COMMON[where](found, half_unit([np.dtype(NARROW[dtype])]), np.sqrt(np.square(found).mean())))
+    assert not verdict.verified and verdict.mismatches == 0
+    assert f"the errors of c are not independent, as roundings are: {where}" in verdict.worst
+
+
+def test_equal_elements_have_equal_roundings():
+    """Of ones, every partial sum of a column is rounded alike: the errors are not independent, and yet those of a library."""
+    case = Case("matmul_wgmma", m=64, n=128, k=1021, dtype="bf16")
+    case.data.expected["c"] = np.full((64, 128), 1021.0)
+    assert case.judge(np.full((64, 128), 1021.0 * (1 + 5 * 2.0**-8))).verified
+
+
 @pytest.mark.parametrize("power", [-100, -20, 0, 60])
 def test_the_verdict_does_not_depend_on_the_magnitude(power):
     """bf16 has the range of f32: the same results times a power of two."""

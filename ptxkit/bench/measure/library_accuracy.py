@@ -3,7 +3,8 @@
 A library rounds where a fused kernel does not: between operations, and, as cuBLAS and torch do by default, the parts of a sum
 that several CTAs compute. Such an error is in proportion to what was rounded, not to the result, which is smaller where terms
 cancel. A result with such errors is what users of the library get: it is compared, and the report states by how much it exceeds
-the tolerance of ptxkit's own kernels. Other errors, such as a wrong element, a permuted result or a missing scale, are larger.
+the tolerance of ptxkit's own kernels. Other errors, such as a wrong element, a permuted result or a missing scale, are larger,
+or are common to many elements (:mod:`ptxkit.bench.measure.common_errors`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ptxkit.bench.measure.common_errors import SHARED, common_error
 from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.element_errors import Format
 from ptxkit.workload.launch import Tolerance
@@ -59,6 +61,11 @@ def judged(
         wide = widened(strict, {name: outputs[name].dtype for name in expected}, expected, data.inputs.values())
         wide = replace(wide, outputs={**wide.outputs, **(stated or {})})
     second = compare_all(outputs, expected, wide)
+    if second.verified and not isinstance(stated, Tolerance):
+        kinds = _kinds(data.inputs.values())
+        own = {name: np.asarray(expected[name]) for name in expected if name not in (stated or {})}
+        if common := next(filter(None, (_common(name, outputs[name], own[name], kinds, strict) for name in own)), ""):
+            return replace(second, verified=False, worst=common, explanation=common)
     return replace(second, less_accurate=_excess(outputs, expected, strict)) if second.verified else second
 
 
@@ -69,7 +76,7 @@ def widened(
 
     Outputs that must be equal to the reference, and integers, keep their tolerance.
     """
-    kinds = [value.dtype for value in inputs if is_array(value)]
+    kinds = _kinds(inputs)
     found = {}
     for name, dtype in dtypes.items():
         reference = np.asarray(expected[name])
@@ -80,6 +87,27 @@ def widened(
             continue
         found[name] = _of_output(own, form, half_unit([*kinds, dtype]), reference)
     return Rule(None, "that of libraries, which round between operations", None, found, strict.known)
+
+
+def _kinds(inputs: Iterable[Any]) -> list[np.dtype[Any]]:
+    """The types of the arrays among the inputs."""
+    return [value.dtype for value in inputs if is_array(value)]
+
+
+def _common(
+    name: str, actual: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], kinds: list[np.dtype[Any]], strict: Rule
+) -> str:
+    """What the errors of one output have in common, where intermediate results are rounded to 16 bits; else "".
+
+    Sums of 8-bit products are truncated, which makes all of them smaller. Outputs of 8 bits may be saturated.
+    """
+    own, _ = strict.resolved(actual.dtype, reference, name)
+    form, half = Format.of(actual.dtype), half_unit([*kinds, actual.dtype])
+    if form is None or own == Tolerance() or form.mantissa_bits <= 3 or half <= OF_FLOAT32:
+        return ""
+    truncated = own.relative if any("8_e" in kind.name for kind in kinds) else 0.0
+    shared = SHARED * half + own.typical + truncated
+    return common_error(name, actual, reference, shared, own.relative, own.absolute + _smallest(form))
 
 
 def half_unit(dtypes: Iterable[np.dtype[Any]]) -> float:
@@ -97,14 +125,18 @@ def _of_output(own: Tolerance, form: Format, half: float, reference: np.ndarray[
         half *= OF_WIDER
     error = ROUNDINGS * half
     rms = own.rms or max(own.relative, own.typical)
-    smallest = form.smallest_normal * 2.0**-form.mantissa_bits
     return Tolerance(
         relative=max(own.relative, error),
         absolute=own.absolute,
         ulp=max(own.ulp, ROUNDINGS / 2 if form.mantissa_bits > 3 else 1.0),
         typical=own.typical + error,
-        rms=max(rms, ROUNDINGS_RMS * half, smallest / (_root_mean_square(reference) or 1.0)),
+        rms=max(rms, ROUNDINGS_RMS * half, _smallest(form) / (_root_mean_square(reference) or 1.0)),
     )
+
+
+def _smallest(form: Format) -> float:
+    """The smallest positive number of a type."""
+    return float(form.smallest_normal * 2.0**-form.mantissa_bits)
 
 
 def _root_mean_square(reference: np.ndarray[Any, Any]) -> float:
