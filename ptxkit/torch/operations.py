@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 
 from ptxkit.errors import DescriptionError, UnavailableError, UsageError
 from ptxkit.torch.dtypes import KINDS, numpy_dtype, torch_dtype
-from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned
+from ptxkit.torch.plan import Layout, Plan, Zeros, chosen, device_of, is_turned, objection
 from ptxkit.torch.recent import Recent, is_zero
 from ptxkit.torch.shapes import Sizes, flat, match, shape_of, shown
 from ptxkit.workload import registry
@@ -155,6 +155,7 @@ class Operation:
         empty: computes the results where a size is 0, from the tensors in the order of the call and the options; None for
             zeros, which are sums over nothing.
         refuses: sizes by name -> why the operation refuses them, or None, where no constraint of the descriptions does.
+        objects: (description, variant) -> why another candidate is faster, or None; by default what the description says.
         autocast: the type that autocast converts tensors to: ``"f32"``, ``"lower"`` for the 16-bit type of the context,
             ``"widest"`` for the widest type of the arguments, "" for no conversion.
         gradient: the derivative; None if there is none.
@@ -173,6 +174,7 @@ class Operation:
     random: Callable[[Mapping[str, Any]], bool] | None = None
     empty: Callable[..., Sequence[torch.Tensor]] | None = None
     refuses: Callable[[Mapping[str, int]], str | None] | None = None
+    objects: Callable[[Workload, Variant], str | None] = objection
     autocast: Literal["", "f32", "lower", "widest"] = "widest"
     gradient: Gradient | None = None
     namespace: str = "ptxkit"
@@ -427,13 +429,13 @@ class Operation:
             layouts = "".join(a.layouts[i in turned] for i, a in enumerate(self.tensors) if a.layouts)
             with suppress(UnavailableError, UsageError):  # not for this device or these sizes: copies are made
                 made = self.workloads(able, sizes, kind, checked, training, layouts)
-                resolved = chosen(made, where)
+                resolved = chosen(made, where, self.objects)
         if resolved is None:
             turned = ()
             made = self.workloads(known, sizes, kind, checked, training)
             for workload, _ in made:
                 self.check_inputs(workload, inputs)
-            resolved = chosen(made, where)
+            resolved = chosen(made, where, self.objects)
         stored = [tensor.t() if i in turned else tensor for i, tensor in enumerate(tensors)]
         for i in turned:
             name = self.tensors[i].input

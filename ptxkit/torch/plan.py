@@ -82,10 +82,22 @@ class Layout:
     turned: tuple[int, ...] = ()
 
 
-def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> ResolvedVariant:
-    """The first candidate that the device can run at its sizes and to which its description does not object there (``slower``
-    of a variant), resolved; if it objects to all, the first of them. One that ``run --tune`` recorded as the fastest on this
-    GPU model precedes the others of its description, whatever the description says.
+def objection(workload: Workload, variant: Variant) -> str | None:
+    """Why another variant is faster at the sizes of a description (``slower`` of a variant); None if it does not say so."""
+    return variant.slower(workload) if variant.slower is not None else None
+
+
+def chosen(
+    candidates: Sequence[tuple[Workload, Variant]],
+    device: Device,
+    objects: Callable[[Workload, Variant], str | None] = objection,
+) -> ResolvedVariant:
+    """The first candidate that the device can run at its sizes and to which there is no objection there, resolved; if there is
+    one to all, the first of them. One that ``run --tune`` recorded as the fastest on this GPU model precedes the others of its
+    description, whatever the description says.
+
+    Args:
+        objects: (description on the device, variant) -> why another candidate is faster, or None.
 
     Raises:
         PtxkitError: none can; the error is that of the last candidate.
@@ -103,7 +115,7 @@ def chosen(candidates: Sequence[tuple[Workload, Variant]], device: Device) -> Re
         except (UnavailableError, UsageError) as refused:
             error = refused
             continue
-        if (workload, variant) in won or variant.slower is None or not variant.slower(found.workload):
+        if (workload, variant) in won or not objects(found.workload, variant):
             return found
         slower = slower or found
     if slower is not None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ptxkit.kernels.gemm import micro_choice
 from ptxkit.torch.calls import function_of
 from ptxkit.torch.operations import (
     Gradient,
@@ -26,6 +27,8 @@ from ptxkit.torch.plan import device_of
 from ptxkit.torch.shapes import product as leading_product
 from ptxkit.workload import registry
 from ptxkit.workload.execute import lacking
+from ptxkit.workload.variant import Variant
+from ptxkit.workload.workload import Workload
 
 ROW_VARIANTS = ("persistent", "vectorized", "fused")
 """Variants of the row kernels, best first: the first takes long rows only, the last any."""
@@ -328,6 +331,8 @@ ELEMENTWISE = (
 
 TENSOR_CORES = (
     ("matmul_tcgen05", "step8_tma_store"),
+    ("matmul_wgmma", "step15_multicast"),  # for up to some hundred rows of a
+    ("matmul_wgmma", "step14_cluster_k"),  # for a small c
     ("matmul_wgmma", "step16_direct"),  # for few rows of a, of any length
     ("matmul_wgmma", "step13_stream_k"),  # for few rows of a, and for tiles that would fill little of the last wave
     ("matmul_wgmma", "step10_split_k"),  # for a long k and few results
@@ -335,6 +340,7 @@ TENSOR_CORES = (
     ("matmul_wgmma", "step12_aligned_copy"),  # for rows that TMA cannot read
     ("matmul_wgmma", "step11_unaligned"),  # for rows of the result that TMA cannot write
     ("matmul_wgmma", "step8_tma_store"),
+    ("matmul_mma", "step6_tma"),
     ("matmul_mma", "step5_coalesced"),
 )
 """Matrix products of 16-bit types, best first; those to which their description objects at the sizes of a call are left out."""
@@ -343,8 +349,24 @@ TENSOR_CORES = (
 ANY_ROWS = ("matmul_wgmma", "step13_stream_k")
 WITH_BIAS = tuple(step for step in TENSOR_CORES if step[0] == "matmul_wgmma")
 """Those with a bias alone as their epilogue."""
-WITH_EPILOGUE = of("matmul_fused", ("stream_k", "fused"))
+WITH_EPILOGUE = of("matmul_fused", ("multicast", "cluster_k", "stream_k", "fused"))
 """Products with bias, activation and residual."""
+F32 = of(
+    "micro_tiling_matmul",
+    (
+        *("step12_few_rows", "step13_few_columns", "step10_cluster_k", "step9_stream_k"),
+        *("step8_ring", "step6_warps", "step5_async", "step3_registers", "step1_naive"),
+    ),
+)
+"""Products in f32."""
+WAITING = ("step11_partial_sums",)
+"""Steps of micro_tiling_matmul that no operation takes: each CTA of a tile waits for all the others, and launches that run at
+the same time may take the SMs of those that have not begun. In step 9 a CTA waits only for CTAs that began before it."""
+
+
+def _f32_objection(workload: Workload, variant: Variant) -> str | None:
+    """Why another of the steps that may be taken is faster."""
+    return micro_choice.slower(workload, variant.name, WAITING) if variant.slower is not None else None
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -582,10 +604,11 @@ PRODUCTS = (
     _linear_epilogue("linear_bias_residual", bias=True, residual=True),
     Operation(
         "matmul_f32",
-        of("micro_tiling_matmul", ("step8_ring", "step6_warps", "step5_async", "step3_registers", "step1_naive")),
+        F32,
         (TensorArgument("a", "m k"), TensorArgument("b", "k n")),
         (),
         (Result("c", "m n"),),
+        objects=_f32_objection,
         autocast="",
         gradient=Gradient(_kept("a", "b"), _matmul_f32_gradient),
     ),

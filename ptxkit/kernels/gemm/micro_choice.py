@@ -6,7 +6,7 @@ and the step with the shortest time by :mod:`~ptxkit.kernels.gemm.micro_model` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -135,10 +135,15 @@ DEFAULTS: Mapping[str, tuple[Mapping[str, int], ...]] = {
 }
 
 
-def slower(w: Any, step: str) -> str | None:
-    """Why another of these steps is faster; None for the fastest, and where none is possible."""
-    us, fastest, _ = next(iter(ranked(w)), (0.0, step, None))
+def slower(w: Any, step: str, without: Collection[str] = ()) -> str | None:
+    """Why another of these steps is faster; None for the fastest, and where none is possible.
+
+    Args:
+        without: steps that may not be taken.
+    """
+    found = [(us, name) for us, name, _ in ranked(w) if name not in without]
+    us, fastest = next(iter(found), (0.0, step))
     if fastest == step:
         return None
-    own = next((f"{of_step:.3g}" for of_step, name, _ in ranked(w) if name == step), "more")
+    own = next((f"{of_step:.3g}" for of_step, name in found if name == step), "more")
     return f"{fastest} is predicted to take {us:.3g} us, {step} {own}"
