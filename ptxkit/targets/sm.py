@@ -75,6 +75,10 @@ class SmLimits:
         """The most shared memory that a CTA can have with opt-in, static and dynamic together."""
         return self.shared_bytes - self.reserved_bytes
 
+    def registers_of(self, threads: int) -> int:
+        """The most registers of a thread with ``threads`` resident threads on an SM."""
+        return min(self.registers // threads, self.registers_per_thread)
+
     @property
     def warps(self) -> int:
         """Resident warps per SM."""

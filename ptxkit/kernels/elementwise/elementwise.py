@@ -84,8 +84,7 @@ def usable(elements: Callable[[Any], int], inputs: int, dtype: str = "f32") -> C
     """
 
     def check(w: Any, t: Tile) -> bool | str:
-        limits = w.device.target.limits
-        registers = min(limits.registers // t.THREADS, limits.registers_per_thread)
+        registers = w.device.target.limits.registers_of(t.THREADS)
         if 4 * inputs * t.VECTORS + 32 > registers:
             return f"{t.THREADS} threads have {registers} registers each, too few for VECTORS={t.VECTORS}"
         tiles = cdiv(elements(w), t.THREADS * t.VECTORS * width(getattr(w, "dtype", dtype)))

@@ -44,7 +44,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     if cdiv(w.n, t.COLUMNS) > MOST_GROUPS:
         return f"n={w.n} has more than {MOST_GROUPS} groups of COLUMNS={t.COLUMNS}"
     limits = w.device.target.limits
-    if registers(w, t) > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
+    if registers(w, t) > (most := limits.registers_of(t.THREADS)):
         needed = registers(w, t)
         return f"{t.ROWS} x {t.COLUMNS} sums and {t.BATCH} loads of {t.ROWS} rows need {needed} registers, more than {most}"
     if cdiv(w.k, WARP) < t.PARTS:

@@ -39,7 +39,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     limits = w.device.target.limits
     if cdiv(w.m, t.ROWS) > MOST_GROUPS:
         return f"m={w.m} has more than {MOST_GROUPS} groups of ROWS={t.ROWS}"
-    if registers(t) > (most := min(limits.registers_per_thread, limits.registers // t.THREADS)):
+    if registers(t) > (most := limits.registers_of(t.THREADS)):
         return f"sums of {t.ROWS} rows and {t.BATCH} x 16 numbers of b need {registers(t)} registers, more than {most}"
     if cdiv(w.k, 4) < t.PARTS:
         return f"k={w.k} has fewer than PARTS={t.PARTS} times four rows of b"

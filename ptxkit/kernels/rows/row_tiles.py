@@ -207,7 +207,7 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
     if threads > limits.threads_per_cta:
         return None
     registers = cdiv(wide * vectors * inputs + beside, 8) * 8
-    if registers >= min(limits.registers // threads, limits.registers_per_thread):  # ptxas would spill some
+    if registers >= limits.registers_of(threads):  # ptxas would spill some
         return None
     resident = resident_ctas(w, block, registers)
     if not resident:

@@ -122,8 +122,7 @@ def staged_bytes(w: Any, t: Tile, size: int = 0) -> int:
 
 def registers(w: Any, threads: int) -> int:
     """Maximum number of registers per thread with ``threads`` resident threads per SM."""
-    limits = w.device.target.limits
-    return int(min(limits.registers // threads, limits.registers_per_thread))
+    return int(w.device.target.limits.registers_of(threads))
 
 
 def even_bytes(w: Any, ctas: int) -> int:
