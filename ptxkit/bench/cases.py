@@ -6,10 +6,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ptxkit.bench.results.results import CaseResult
+from ptxkit.bench.results.results import CaseResult, Row
 from ptxkit.errors import UsageError
 from ptxkit.workload import registry
 from ptxkit.workload.workload import Workload, suggestion
@@ -25,6 +25,7 @@ class Plan:
         peers: the peers of the run to compare with; None for all.
         seed: seed for the inputs; None for that of the run.
         chosen: the variant that :func:`ptxkit.workload.choice.choose` takes, for the result; "" where it was not asked.
+        without: names of variants and peers that are left out, because they made a GPU unusable for an earlier process.
     """
 
     workload: Workload
@@ -33,6 +34,75 @@ class Plan:
     peers: tuple[str, ...] | None = None
     chosen: str = ""
     seed: int | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """A case as it travels between processes: descriptions do not.
+
+    Attributes:
+        kernel: name, or absolute path of the description. sizes, options: of the workload.
+        variants, tiles, peers, chosen, seed, without: see :class:`Plan`.
+    """
+
+    kernel: str
+    sizes: Mapping[str, int]
+    options: Mapping[str, Any]
+    variants: tuple[str, ...] = ()
+    tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: tuple[str, ...] | None = None
+    chosen: str = ""
+    seed: int | None = None
+    without: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> CaseSpec:
+        """The case of a plan."""
+        workload = plan.workload
+        return cls(
+            description_of(type(workload)) or workload.name,
+            dict(workload.sizes),
+            dict(workload.options),
+            plan.variants,
+            {name: dict(tile) for name, tile in plan.tiles.items()},
+            plan.peers,
+            plan.chosen,
+            plan.seed,
+            plan.without,
+        )
+
+    def workload(self) -> Workload:
+        """The workload, made from its description here."""
+        return made_again(registry.find(self.kernel), self.sizes, self.options)
+
+    def plan(self) -> Plan:
+        """The case as :class:`~ptxkit.bench.measure.benchmark.Benchmark` takes it."""
+        return Plan(self.workload(), self.variants, self.tiles, self.peers, self.chosen, self.seed, self.without)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is left to be measured.
+
+    Attributes:
+        plans: the cases; the first one is that of ``failed``.
+        failed: the rows of the first case whose kernels failed. before: how many cases were measured before.
+    """
+
+    plans: tuple[Plan, ...]
+    failed: tuple[Row, ...]
+    before: int
+
+    def after(self, count: int, failed: Row) -> Rest:
+        """What is left when ``count`` more cases are measured, and a candidate of the next one failed."""
+        earlier = self.failed if count == 0 else ()
+        return Rest(self.plans[count:], (*earlier, failed), self.before + count)
+
+    def specs(self) -> list[CaseSpec]:
+        """The cases for another process: the first one without the candidates that failed."""
+        first = replace(self.plans[0], without=tuple(row.name for row in self.failed))
+        return [CaseSpec.of(plan) for plan in (first, *self.plans[1:])]
 
 
 def plans(

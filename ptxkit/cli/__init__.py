@@ -98,11 +98,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
     except OSError:  # messages that cannot be written change no exit code
         _discard_output(2)
-    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and (owned or threading.active_count() > 1):
+    interrupted = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and (owned or threading.active_count() > 1)
+    if interrupted or _context_lost():
         release_semaphores()
-        # the interpreter would wait for worker threads that are in the middle of a kernel, and may end by SIGINT itself
+        # the interpreter would wait for worker threads that are in the middle of a kernel, and may end by SIGINT itself; once
+        # a GPU's context is lost, destructors of CUDA libraries would report the error of the kernel again, or abort
         os._exit(code)
     sys.exit(int(code))
+
+
+def _context_lost() -> bool:
+    """Whether a kernel has made a GPU's context unusable for this process."""
+    loss = sys.modules.get("ptxkit.runtime.gpu.loss")
+    return loss is not None and bool(loss.context_lost())
 
 
 def _guarded(args: Sequence[str] | None) -> int:

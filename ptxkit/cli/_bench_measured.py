@@ -60,6 +60,7 @@ class Setup:
         stop_after_s: float | None = None,
     ) -> None:
         from ptxkit.bench.measure.benchmark import Benchmark
+        from ptxkit.bench.measure.new_process import in_new_process
         from ptxkit.bench.peers import peers as find_peers
         from ptxkit.runtime.device import is_timed
 
@@ -83,6 +84,7 @@ class Setup:
             stop_after_s=stop_after_s,
             ahead=is_timed(device) and cluster is None,
             tell=tell,
+            when_lost=in_new_process,
         )
         changes = emulator_changes({"max_instructions": max_instructions})
         self._changed = emulator_settings(device, changes)

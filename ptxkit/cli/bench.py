@@ -23,7 +23,7 @@ from ptxkit.cli._bench_options import (
 from ptxkit.cli._bench_overhead import overhead
 from ptxkit.cli._bench_shapes import shapes
 from ptxkit.cli._bench_views import ladder, precision
-from ptxkit.cli._cluster import CLUSTER, device_of, joined
+from ptxkit.cli._cluster import CLUSTER, device_of, joined, tell
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list
@@ -326,7 +326,7 @@ def rerun_results(result: str, peer_names: str | None, time_budget: float | None
     wanted = rerun.peers_of(before, None if peer_names is None else peer_list(peer_names))
     kept = Kept(json_file)
     with stdout_set_aside(), progress() as say, kept.measuring():
-        rerun.again(before, open_device("auto"), time_budget, wanted, say, kept.done)
+        rerun.again(before, open_device("auto"), time_budget, wanted, say, kept.done, tell)
     after = kept.results
     if json_file == "-":
         print_json(after.to_json())

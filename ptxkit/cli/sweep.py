@@ -373,6 +373,7 @@ def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int)
     from ptxkit.bench.cases import Plan
     from ptxkit.bench.measure.benchmark import Benchmark
     from ptxkit.bench.measure.method import Method
+    from ptxkit.bench.measure.new_process import in_new_process
     from ptxkit.bench.measure.roofs import roofs
     from ptxkit.bench.results.ceiling import ceiling
 
@@ -382,7 +383,8 @@ def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int)
     if not peers or outcome.best is None:
         return outcome
     plan = Plan(outcome.problem.workload, (outcome.problem.variant,), {outcome.problem.variant: outcome.best.tile})
-    results = Benchmark(device, peers, method=Method(budget_s=1.0), seed=seed, counts=False).run([plan])
+    method = Method(budget_s=1.0)
+    results = Benchmark(device, peers, method=method, seed=seed, counts=False, when_lost=in_new_process).run([plan])
     best = results.cases[0].best("peer", "cold")
     if best is None or best.cold is None:
         return outcome

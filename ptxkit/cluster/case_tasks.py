@@ -12,29 +12,26 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ptxkit.bench.cases import Plan, made_again
+from ptxkit.bench.cases import CaseSpec
 from ptxkit.bench.measure.benchmark import Benchmark
 from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.new_process import in_new_process
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.results import Results
 from ptxkit.cluster import held
-from ptxkit.cluster.child import Child
 from ptxkit.cluster.gpus import from_values
 from ptxkit.cluster.images import fetch_images
 from ptxkit.cluster.work import this_worker
 from ptxkit.errors import PtxkitError, UnavailableError
 from ptxkit.exit_codes import ExitCode
+from ptxkit.processes.child import Child
 from ptxkit.sweep.canary import CANARY_S, Canary
 from ptxkit.targets import Target
-from ptxkit.workload import registry
 from ptxkit.workload.build import compiled
 from ptxkit.workload.resolve import resolve, unavailable
 from ptxkit.workload.seeds import SeedRow, check_seed
-
-if TYPE_CHECKING:
-    from ptxkit.workload.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -68,33 +65,6 @@ class CaseOrder:
     def parsed_target(self) -> Target | None:
         """The target to compile for; None for that of the device."""
         return None if self.target is None else Target.parse(self.target)
-
-
-@dataclass(frozen=True)
-class CaseSpec:
-    """A case as it travels: descriptions do not.
-
-    Attributes:
-        kernel: name, or absolute path of the description. sizes, options: of the workload.
-        variants, tiles, peers, chosen, seed: see :class:`~ptxkit.bench.cases.Plan`.
-    """
-
-    kernel: str
-    sizes: Mapping[str, int]
-    options: Mapping[str, Any]
-    variants: tuple[str, ...] = ()
-    tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    peers: tuple[str, ...] | None = None
-    chosen: str = ""
-    seed: int | None = None
-
-    def workload(self) -> Workload:
-        """The workload, made from its description here."""
-        return made_again(registry.find(self.kernel), self.sizes, self.options)
-
-    def plan(self) -> Plan:
-        """The case as :class:`~ptxkit.bench.measure.benchmark.Benchmark` takes it."""
-        return Plan(self.workload(), self.variants, self.tiles, self.peers, self.chosen, self.seed)
 
 
 # -- in the worker -------------------------------------------------------------------------------------------------------
@@ -265,6 +235,7 @@ class _Bencher:
                 order.counts,
                 target=order.parsed_target,
                 leave_out=order.leave_out,
+                when_lost=in_new_process,
             )
         return self._bench
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import ptxkit
-from ptxkit.bench.cases import Plan, description_of
+from ptxkit.bench.cases import CaseSpec, Plan, description_of
 from ptxkit.bench.measure.benchmark import Benchmark, case_result
 from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.cluster import case_tasks
-from ptxkit.cluster.case_tasks import CaseOrder, CaseSpec
+from ptxkit.cluster.case_tasks import CaseOrder
 from ptxkit.cluster.connection import Connection
 from ptxkit.cluster.gpus import ClusterGpu
 from ptxkit.cluster.jobs import CPU, GPU, Job
@@ -47,18 +47,8 @@ class Task:
 
 def spec_of(plan: Plan) -> CaseSpec:
     """A case as it travels."""
-    workload = plan.workload
-    kernel = description_of(type(workload)) or workload.name
-    return CaseSpec(
-        on_workers(kernel),
-        dict(workload.sizes),
-        dict(workload.options),
-        plan.variants,
-        {name: dict(tile) for name, tile in plan.tiles.items()},
-        plan.peers,
-        plan.chosen,
-        plan.seed,
-    )
+    spec = CaseSpec.of(plan)
+    return replace(spec, kernel=on_workers(spec.kernel))
 
 
 def order_of(bench: Benchmark, limit_s: float | None, peers: Sequence[str] | None, settings: Mapping[str, Any]) -> CaseOrder:

@@ -24,7 +24,7 @@ from ptxkit.cluster.security import (
 from ptxkit.cluster.start import has_dashboard, local_cluster, quiet
 from ptxkit.cluster.tasks import describe
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.processes.interrupts import interrupts_blocked
 
 LOCAL, LOCAL_GPUS = LOCAL_CLUSTERS
 CONNECT_S = 15.0

@@ -16,7 +16,7 @@ from typing import IO, Any, ClassVar
 
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import refused
-from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.processes.interrupts import interrupts_blocked
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import DeviceFacts
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from ptxkit.cluster.child import ChildDied
 from ptxkit.errors import PtxkitError, UnavailableError
+from ptxkit.processes.child import ChildDied
 
 IDLE_S = 120.0  # after which a worker ends the processes of a command whose client has not released them
 RELEASE_S = 1.0  # to end processes; a thread does it, which may take longer

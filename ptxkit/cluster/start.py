@@ -23,7 +23,7 @@ from ptxkit.cluster.processors import compiling_processors
 from ptxkit.cluster.reasons import LATE, TRANSIENT, reason, without_tls
 from ptxkit.cluster.security import Endpoint, check_installed
 from ptxkit.errors import UnavailableError
-from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.processes.interrupts import interrupts_blocked
 
 CORES_A_WORKER = 8  # of a cluster on this machine: a worker that ends takes what its processes were compiling with it
 LEAST_WORKERS = 2

@@ -12,12 +12,12 @@ from functools import partial
 from multiprocessing import active_children, get_context
 from typing import Any
 
+from ptxkit.processes.orphans import end_with
 from ptxkit.sweep.compiling import Compiled, compile_tile
 from ptxkit.sweep.disassembled import sass_mix
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.measuring import MeasuringProcess
 from ptxkit.sweep.modelled import model_tile
-from ptxkit.sweep.orphans import end_with
 from ptxkit.sweep.pool import Pool
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.ahead import processes

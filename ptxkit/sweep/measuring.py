@@ -19,10 +19,10 @@ from ptxkit.bench.measure.candidates import BufferSets, VariantCandidate, unfore
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.results.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
+from ptxkit.processes.interrupts import interrupts_blocked
+from ptxkit.processes.orphans import end_with
 from ptxkit.sweep.canary import Canary, Reading
 from ptxkit.sweep.device_verification import DeviceVerification
-from ptxkit.sweep.interrupts import interrupts_blocked
-from ptxkit.sweep.orphans import end_with
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload import execute
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
-from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.processes.interrupts import interrupts_blocked
 
 HOPELESS = 3  # functions that end their processes, from which on no other is tried if none has ever returned
 

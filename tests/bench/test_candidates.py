@@ -140,7 +140,7 @@ def test_whatever_a_package_raises_is_a_line():
 def test_a_peer_that_fails_is_a_row_and_no_more():
     from ptxkit.bench.results.results import Row
 
-    run = Benchmark(SimpleNamespace(kind="gpu", times=True))
+    run = Benchmark(SimpleNamespace(kind="gpu", times=True, lost=None, synchronize=lambda: None))
     candidates = []
 
     def make():

@@ -71,6 +71,9 @@ class Scripted:
     def reset_persisting_l2(self):
         pass
 
+    def synchronize(self):
+        pass
+
     def replays(self, graph, samples, warm):
         name, calls = graph
         self.order.append(name)

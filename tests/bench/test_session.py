@@ -58,6 +58,9 @@ class Script:
     def sensors(self):
         return self.now
 
+    def synchronize(self):
+        pass
+
     def reset_persisting_l2(self):
         self.reset += 1
 
@@ -235,7 +238,7 @@ def test_a_fault_is_of_the_one_that_caused_it_and_nothing_runs_after_it():
     device = Script({"b": 4.0})
     device.name = "a GPU"
     rows, _ = measured(device, Losing("a", device, 0), Scripted("b", RIGHT))
-    assert (rows[0].error, rows[0].exit_code) == ("an illegal address", 5)
+    assert (rows[0].error, rows[0].exit_code) == ("failed while it was verified: an illegal address", 5)
     assert rows[1].skipped == "not run: the fault in a ended this process's use of a GPU"
     assert device.order == [] and rows[1].cold is None
 
@@ -253,7 +256,7 @@ def test_a_fault_while_sampling_leaves_no_time_that_could_not_be_verified():
 
     device.timing.replays = faulting
     rows, _ = measured(device, Scripted("a", RIGHT), Scripted("b", RIGHT), iterations=1000)
-    assert rows[1].error == "an illegal address"
+    assert rows[1].error == "failed while it warmed the GPU up: an illegal address"
     assert rows[0].cold is None and rows[0].skipped.startswith("not run: the fault in b")
 
 

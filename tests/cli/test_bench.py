@@ -747,7 +747,7 @@ def exit_of_rerun(monkeypatch, tmp_path):
     )
 
     def exit_after(now, *words, stop=None):
-        def again(before, device, budget_s, peers, say, done):
+        def again(before, device, budget_s, peers, say, done, tell):
             done(now)
             if stop:
                 raise stop

@@ -18,7 +18,7 @@ from ptxkit.isa.outline import outline
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Slot, bind
 from ptxkit.runtime.geometry import Geometry
-from ptxkit.runtime.gpu import driver
+from ptxkit.runtime.gpu import context, driver
 from ptxkit.runtime.gpu.context import own_target
 from ptxkit.runtime.gpu.device import GpuDevice
 from ptxkit.runtime.gpu.kernels import _config, stream_pointer
@@ -37,6 +37,14 @@ KERNEL = SimpleNamespace(
     resources=SimpleNamespace(shared_bytes=0, registers=16, barriers=1),
     device=FACTS,
 )
+
+
+@pytest.fixture(autouse=True)
+def lost(monkeypatch):
+    """The messages with which contexts were lost; the process of the tests is not marked as one without a GPU."""
+    messages = []
+    monkeypatch.setattr(context, "lose_context", messages.append)
+    return messages
 
 
 class ScriptedDriver:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ptxkit
-from ptxkit.bench.cases import Plan, description_of
+from ptxkit.bench.cases import Plan, Rest, description_of
 from ptxkit.bench.measure import counted
 from ptxkit.bench.measure.candidates import (
     BufferSets,
@@ -24,6 +24,7 @@ from ptxkit.bench.measure.candidates import (
 )
 from ptxkit.bench.measure.data_ahead import DataAhead
 from ptxkit.bench.measure.environment import environment
+from ptxkit.bench.measure.faults import not_run, step_of
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.peers_ahead import prepare_ahead
 from ptxkit.bench.measure.plain_launch import plain_launch
@@ -35,6 +36,7 @@ from ptxkit.bench.results.results import CaseResult, Counted, Results, Row
 from ptxkit.errors import DescriptionError, FaultError, PtxkitError, TimeLimitError, UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
 from ptxkit.runtime.abilities import is_emulating, is_timed
+from ptxkit.runtime.device import timed_device
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
 from ptxkit.workload.data import Prepared, not_prepared
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
 Say = Callable[[str], None]
+Take = Callable[[Results, Sequence[Row]], None]
 
 
 def silent(what: str) -> None:
@@ -78,7 +81,14 @@ class Benchmark:
         stop_after_s: seconds after which no further case begins; None for no limit.
         ahead: whether other processes compute the inputs and references of the next cases and, for a GPU, compile for all of
             them before the first is measured.
-        tell: called with a line about such a process that failed.
+        tell: called with a line about such a process that failed, and about a new process.
+        open_device: opens the GPU in another process.
+        when_lost: called when a kernel has made the GPU unusable for this process, with this object, what is left, ``say``,
+            and a function to be called after each case, with its results and the rows of the candidates that they leave out;
+            must measure what is left (:func:`ptxkit.bench.measure.new_process.in_new_process`). None to stop there.
+
+    Attributes:
+        culprit: the row of the candidate whose kernel made the GPU unusable, or None.
     """
 
     device: Any
@@ -99,10 +109,14 @@ class Benchmark:
     stop_after_s: float | None = None
     ahead: bool = False
     tell: Say = silent
+    when_lost: Callable[[Benchmark, Rest, Say, Take], None] | None = None
+    open_device: Callable[[], Any] = timed_device
 
     def __post_init__(self) -> None:
         self._rows: list[Row] = []  # rows of the current case, without the candidates of a session
         self._session: Session | None = None
+        self.culprit: Row | None = None
+        self._began = 0.0
         self._case: tuple[Plan, Workload] | None = None
         self._prepared: Callable[[Workload, int], Prepared | None] = not_prepared
 
@@ -118,7 +132,7 @@ class Benchmark:
 
         Raises:
             UnavailableError: a case needs more memory than there is.
-            FaultError: the device was lost before the last case.
+            FaultError: the device was lost before the last case, without ``when_lost``.
         """
         plans, too_large = self._fitting(plans)
         empty = self._empty()
@@ -129,12 +143,61 @@ class Benchmark:
             self._roofs(plans, say)
         with self._ahead(plans) as ahead:
             self._prepared = ahead.take
-            begin = time.perf_counter()
+            self._began = time.perf_counter()
             if self.ahead and is_timed(self.device):
                 names = [peer.name for peer in self.peers]
                 prepare_ahead(plans, names, say, tile=self.tile, stop_after_s=self.stop_after_s)
-            self._measured(plans, say, done, begin)
+            count = self._measured(plans, say, done)
+        if self.culprit is not None and self.when_lost is not None:
+            self._measure_rest(Rest(tuple(plans[count:]), (self.culprit,), count), say, done)
         return self._results
+
+    def run_rest(self, plans: Sequence[Plan], before: int, say: Say, done: Callable[[Results], None]) -> Results:
+        """Measure cases for which an earlier process has checked the memory and prepared the peers.
+
+        Args:
+            before: how many cases were measured before. say, done: see :meth:`run`.
+        """
+        self._results = self._empty()
+        self._began = time.perf_counter()
+        with self._ahead(plans) as ahead:
+            self._prepared = ahead.take
+            self._measured(plans, say, done, before)
+        return self._results
+
+    @property
+    def roofs(self) -> Roofs | None:
+        """The ceilings of the GPU, once they are known."""
+        return self._results.roofs
+
+    def left_s(self) -> float | None:
+        """Seconds after which no further case begins, or None."""
+        return None if self.stop_after_s is None else self.stop_after_s - (time.perf_counter() - self._began)
+
+    def _measure_rest(self, rest: Rest, say: Say, done: Callable[[Results], None]) -> None:
+        """Measure elsewhere what is left after a kernel has made the GPU unusable for this process."""
+        assert self.when_lost is not None
+        self._session = None  # what it refers to is of no use any more
+        gc.collect()
+        plans = iter(rest.plans)
+        last = rest.plans[-1]
+
+        def take(found: Results, failed: Sequence[Row]) -> None:
+            plan = next(plans)
+            cases = [replace(case, rows=in_order([*case.rows, *failed], plan.workload)) for case in found.cases]
+            kept = self._results
+            self._results = replace(
+                kept,
+                cases=(*kept.cases, *cases),
+                absent={**kept.absent, **found.absent},
+                environment={**kept.environment, **found.environment},
+                sensors={**kept.sensors, **found.sensors},
+                roofs=kept.roofs or found.roofs,
+                partial=plan is not last,
+            )
+            done(self._results)
+
+        self.when_lost(self, rest, say, take)
 
     def _ahead(self, plans: Sequence[Plan]) -> DataAhead:
         """The data of the cases, computed in other processes where that is wanted."""
@@ -144,21 +207,29 @@ class Benchmark:
         wanted = [(p.workload.on(facts), s if again else s[:1]) for p, s in zip(plans, seeds, strict=True)]
         return DataAhead(wanted if self.ahead else (), say=self.tell)
 
-    def _measured(self, plans: Sequence[Plan], say: Say, done: Callable[[Results], None], started: float) -> None:
-        """Measure the cases one after another; none begins ``stop_after_s`` after the run has started."""
+    def _measured(self, plans: Sequence[Plan], say: Say, done: Callable[[Results], None], before: int = 0) -> int:
+        """Measure the cases one after another; none begins ``stop_after_s`` after the run has started.
+
+        Returns:
+            How many are in the results, or left out: all before the one in which the GPU became unusable for this process.
+        """
         begin = time.perf_counter()
+        total = before + len(plans)
         for number, plan in enumerate(plans):
             if self.device.lost:
                 raise FaultError(f"{self.device.name} was lost: {self.device.lost}")
-            if number and self.stop_after_s is not None and time.perf_counter() - started >= self.stop_after_s:
+            if number and (left_s := self.left_s()) is not None and left_s <= 0:
                 break
             left = (time.perf_counter() - begin) / number * (len(plans) - number) if number else 0
             about = f", about {left:.0f} s left" if left else ""
-            place = f"[{number + 1}/{len(plans)}{about}] " if len(plans) > 1 else ""
+            place = f"[{before + number + 1}/{total}{about}] " if total > 1 else ""
             prefix = f"{place}{plan.workload.name} {plan.workload.size_text()}: "
             self._measure(plan, plans, partial(_say_of, say, prefix))
+            if self.culprit is not None and self.when_lost is not None:
+                return number
             self._results = replace(self._results, partial=number + 1 < len(plans))
             done(self._results)
+        return len(plans)
 
     def _fitting(self, plans: Sequence[Plan]) -> tuple[list[Plan], dict[str, str]]:
         """The cases for which there is enough memory; of the others, with ``leave_out``, name and sizes -> the reason.
@@ -194,6 +265,8 @@ class Benchmark:
             name = f"{workload.name} {workload.size_text()}"
             self._results = replace(self._results, absent={**self._results.absent, name: str(error)})
             return
+        if self.culprit is not None and self.when_lost is not None:
+            return  # it is measured again
         case = replace(case, chosen=plan.chosen)
         if self.leave_out and (reason := cannot_run(case)) is not None:
             self._results = replace(self._results, absent={**self._results.absent, case.kernel: reason})
@@ -233,12 +306,15 @@ class Benchmark:
             make = partial(self._variant, plan, sets, variant)
             self._enter(candidates, Row(name=variant.name), make)
         for peer in self.peers:
-            if (plan.peers is None or peer.name in plan.peers) and peer.offers(workload):
+            wanted = (plan.peers is None or peer.name in plan.peers) and peer.name not in plan.without
+            if wanted and peer.offers(workload):
                 say(f"preparing {peer.name}")
                 self._enter(candidates, Row(name=peer.name, kind="peer"), partial(PeerCandidate, sets, peer))
         plain = plain_launch if self.recorded else None
         session = self._session = Session(device, sets, self.method, plain, self.limit)
+        session.culprit = self.culprit
         measured = session.measure(candidates, say)
+        self.culprit = session.culprit
         if self.counts and not device.lost:
             measured = self._with_counts(workload, measured, say)
         case = case_result(workload, [*measured, *self._rows], device, self._seed(plan), inputs_hash)
@@ -274,8 +350,13 @@ class Benchmark:
 
     def _enter(self, candidates: list[Candidate], row: Row, make: Callable[[], Candidate | Row]) -> None:
         """Add a candidate, or a row with the reason why it cannot be measured."""
+        if self.device.lost:
+            culprit = self.culprit.name if self.culprit else "a kernel"
+            self._rows.append(replace(row, skipped=not_run(culprit, self.device)))
+            return
         try:
-            made = make()
+            with step_of(self.device, row, "it was prepared"):
+                made = make()
         except UnavailableError as error:  # a package that is not installed, a feature that the GPU lacks
             if self.strict and row.kind == "variant":
                 raise
@@ -285,6 +366,8 @@ class Benchmark:
             if self._to_be_raised(error):
                 raise
             self._rows.append(row.failed(error))
+            if self.device.lost:
+                self.culprit = self._rows[-1]
             return
         if isinstance(made, Row):
             self._rows.append(made)
@@ -362,7 +445,8 @@ class Benchmark:
 
     def _variants(self, plan: Plan) -> list[Variant]:
         every = plan.workload.variants()
-        return [every[name] for name in plan.variants] if plan.variants else list(every.values())
+        wanted = [every[name] for name in plan.variants] if plan.variants else list(every.values())
+        return [variant for variant in wanted if variant.name not in plan.without]
 
     def _target_name(self, plan: Plan) -> str:
         """The name of the given target, that of the device, or the default target of most variants."""
@@ -399,7 +483,6 @@ def case_result(
         seed: of the inputs. inputs_hash: SHA-256 of them, or "".
     """
     work = workload.work()
-    order = list(workload.variants())
     footprint = workload.bytes_needed()
     l2_bytes = device.l2_bytes if is_timed(device) else 0
     return CaseResult(
@@ -415,8 +498,14 @@ def case_result(
         inputs_sha256=inputs_hash,
         description=description_of(type(workload)),
         executed_flops=work.executed_flops,
-        rows=sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0)),
+        rows=in_order(rows, workload),
     )
+
+
+def in_order(rows: Sequence[Row], workload: Workload) -> list[Row]:
+    """Rows of candidates: variants first, in the order of the description."""
+    order = list(workload.variants())
+    return sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0))
 
 
 def cannot_run(case: CaseResult) -> str | None:

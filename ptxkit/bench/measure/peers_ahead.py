@@ -22,7 +22,7 @@ from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.cases import description_of
-from ptxkit.errors import PtxkitError
+from ptxkit.errors import FaultError, PtxkitError
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
@@ -139,6 +139,10 @@ def prepare_from_stdin() -> None:
     for line in sys.stdin:
         failed = _prepare(json.loads(line), device, peers)
         print(json.dumps(failed), file=answers, flush=True)
+        with suppress(FaultError):
+            device.synchronize()
+        if device.lost:
+            os._exit(0)  # a kernel of a peer failed: this process can prepare nothing more, and the others take what is left
 
 
 def _prepare(job: Mapping[str, Any], device: Any, known: dict[str, Any]) -> list[str]:

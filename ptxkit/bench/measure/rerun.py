@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.bench.cases import Plan, kernel_of, made_again
 from ptxkit.bench.measure.benchmark import Benchmark
 from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.new_process import in_new_process
 from ptxkit.bench.peers import names as peer_names
 from ptxkit.bench.peers import peers as usable_peers
 from ptxkit.bench.results.json_values import read_as
@@ -28,6 +29,7 @@ def again(
     peers: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda what: None,
     done: Callable[[Results], None] = lambda results: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Results:
     """Measure the cases of earlier results again, with the same method and the same peers.
 
@@ -36,7 +38,7 @@ def again(
         device: the device to run on.
         budget_s: time budget per case in seconds; None for that of the earlier results.
         peers: only these of the peers in the earlier results.
-        done: called with the results so far after each case.
+        done: called with the results so far after each case. tell: see :class:`~ptxkit.bench.measure.benchmark.Benchmark`.
 
     Returns:
         The new results.
@@ -59,6 +61,8 @@ def again(
         counts=False,
         command=("ptxkit", "bench", "rerun"),
         target=_target(before, device),
+        tell=tell,
+        when_lost=in_new_process,
     )
     return run.run([plan_of(case) for case in before.cases], say, done)
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.bench.measure.faults import not_run, step_of
 from ptxkit.bench.measure.method import FEW_SETS, Method, throttled
 from ptxkit.bench.measure.sensor_log import SensorLog
 from ptxkit.bench.measure.time_limit import TimeLimit
@@ -71,6 +72,7 @@ class Session:
 
     Attributes:
         rows: the result row of each candidate so far. errors: index of a candidate -> the error that ended it.
+        culprit: the row of the candidate whose kernel made the GPU unusable, or None.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Session:
         self.plain = plain
         self.rows: list[Row] = []
         self.errors: dict[int, PtxkitError] = {}
+        self.culprit: Row | None = None
 
     def measure(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> list[Row]:
         """Verify, time, and verify again; a row for each candidate."""
@@ -98,7 +101,7 @@ class Session:
         for i, candidate in enumerate(candidates):
             if not self.device.lost:
                 say(f"{candidate.row.name}: verifying")
-                with self._guarded(i):
+                with self._guarded(i, "it was verified"):
                     tracks += self._verified(i, candidate)
         if tracks:
             say("warming up")
@@ -116,14 +119,21 @@ class Session:
         return self.log.conditions()
 
     @contextmanager
-    def _guarded(self, i: int) -> Iterator[None]:
-        """A context in which an error ends candidate ``i`` only, and whose time counts towards its limit."""
+    def _guarded(self, i: int, step: str) -> Iterator[None]:
+        """A context in which an error ends candidate ``i`` only, and whose time counts towards its limit.
+
+        Args:
+            step: see :func:`~ptxkit.bench.measure.faults.step_of`.
+        """
+        row = self.rows[i]
         try:
-            with self.limit.around(self.rows[i].name):
+            with self.limit.around(row.name), step_of(self.device, row, step):
                 yield
         except PtxkitError as error:
             self.rows[i] = self.rows[i].failed(error)
             self.errors[i] = error
+            if self.device.lost:
+                self.culprit = self.rows[i]
 
     def _verified(self, i: int, candidate: Candidate) -> list[Track]:
         """The tracks of a candidate after its first verification; none if it is wrong."""
@@ -164,7 +174,7 @@ class Session:
         steady, last = 0, 0
         while not self.device.lost and (steady < READINGS or time.perf_counter() - begin < WARM_UP_S):
             for track in filter(self._alive, tracks):
-                with self._guarded(track.candidate):
+                with self._guarded(track.candidate, "it warmed the GPU up"):
                     track.replays += 2
                     self.device.timing.replays(track.replay, 2, warm=False)
             clock = self.device.sensors().sm_clock_mhz or 0
@@ -195,7 +205,7 @@ class Session:
                 self.log.launched(plain())
             for k in order:
                 if self._alive(tracks[k]):
-                    with self._guarded(tracks[k].candidate):
+                    with self._guarded(tracks[k].candidate, "it was timed"):
                         self._take(tracks[k])
 
     def _take(self, track: Track) -> None:
@@ -225,12 +235,14 @@ class Session:
         say(f"verifying {what}")
         changed = self.sets.overwritten()
         found = self._changing(candidates, tracks) if changed else {}
+        if self.device.lost:
+            return
         if self.method.fresh_inputs:
             self.sets.renew(self.method.seeds(self.sets.data.seed)[-1])
         for track in sorted(tracks, key=lambda t: t.candidate):
             i = track.candidate
             if self._alive(track) and self.rows[i].verified is not False:
-                with self._guarded(i):
+                with self._guarded(i, f"it was verified {what} after timing"):
                     verdict = candidates[i].check_graph(track.replay, track.sets - 1)
                     if verdict is not None and not verdict.verified:
                         self._wrong(i, f"{what} after timing, {track.mode}: ", verdict.worst, verdict.explanation)
@@ -246,7 +258,9 @@ class Session:
         """
         found = {}
         for i in sorted({track.candidate for track in tracks}):
-            with self._guarded(i):
+            if self.device.lost:
+                break
+            with self._guarded(i, "it was launched alone"):
                 candidates[i].restart()
                 for track in tracks:
                     if track.candidate == i and self._alive(track):
@@ -302,8 +316,7 @@ class Session:
 
     def _mark_not_run(self) -> None:
         """Mark candidates without a result as not run, because another candidate lost the device."""
-        culprit = next((row.name for row in self.rows if row.error), "a kernel")
-        why = f"not run: the fault in {culprit} ended this process's use of {self.device.name}"
+        why = not_run(self.culprit.name if self.culprit else "a kernel", self.device)
         for i, row in enumerate(self.rows):
             if not row.error and row.verified is not False:
                 self.rows[i] = replace(row, skipped=why, verified=None, accuracy=None)

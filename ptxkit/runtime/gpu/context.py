@@ -17,6 +17,7 @@ from ptxkit.isa.specials import NO_GRID_WORKSPACE
 from ptxkit.runtime.abilities import TARGET
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.gpu.driver import OUT_OF_MEMORY, Driver
+from ptxkit.runtime.gpu.loss import lose_context
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.targets import TARGETS, Target
 from ptxkit.targets.gpus import DeviceFacts
@@ -126,6 +127,7 @@ class GpuContext(MakesArrays):
         names = list(self._recent)
         culprit = "a kernel" if not names else names[0] if len(names) == 1 else f"one of {', '.join(names[-4:])}"
         self.lost = f"{culprit} failed on {self.name}: {text}"
+        lose_context(text)
         if self._not_cooperative.intersection(names[-4:]):
             self.lost += f" ({NO_GRID_WORKSPACE})"
         raise FAULTS[code](f"{self.lost}; run it with --device emulator, which finds the line")

@@ -1,4 +1,4 @@
-"""A process that executes functions one after another for a worker, keeps a state between them, and may die or hang alone."""
+"""A process that executes functions one after another for this one, keeps a state between them, and may die or hang alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ptxkit.errors import FaultError, PtxkitError, TimeLimitError
-from ptxkit.sweep.interrupts import interrupts_blocked
-from ptxkit.sweep.orphans import end_with
+from ptxkit.processes.interrupts import interrupts_blocked
+from ptxkit.processes.orphans import end_with
 
 START_S = 300.0  # to import, open the device and make the state
 
@@ -37,25 +38,47 @@ class Child:
         self._lock = threading.Lock()
         self._over = False
 
-    def ask(self, function: Callable[..., Any], *arguments: Any, limit_s: float | None = None) -> Any:
+    def ask(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        limit_s: float | None = None,
+        take: Callable[[Any], None] | None = None,
+    ) -> Any:
         """Execute ``function(state, *arguments)`` in the process and return its result.
+
+        Args:
+            limit_s: how long it may take. take: called with each value that the function sends before its result; the function
+                then gets one more argument, which sends a value, and the limit is for each of them.
 
         Raises:
             PtxkitError: what the function, or making the state, raised.
             TimeLimitError: it was not done within ``limit_s``. ChildDied: the process ended. Another request starts it again.
         """
         pipe = self._started()
-        try:
-            pipe.send((function, arguments))
-            if not pipe.poll(limit_s):
+        self._exchange(pipe.send, (function, arguments, take is not None))
+        while True:
+            if not self._exchange(pipe.poll, limit_s):
                 self.stop()
                 raise TimeLimitError(f"not done within {limit_s:g} s; its process was ended")
-            done, found = pipe.recv()
+            done, found = self._exchange(pipe.recv)
+            if done is None and take is not None:
+                take(found)
+            elif done:
+                return found
+            else:
+                raise found
+
+    def _exchange(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the pipe.
+
+        Raises:
+            ChildDied: the process has ended.
+        """
+        try:
+            return call(*arguments)
         except (EOFError, OSError):
             raise ChildDied(f"its process ended{self._how()}; is there enough memory?") from None
-        if not done:
-            raise found
-        return found
 
     def stop(self) -> None:
         """End the process, also during a request; the next request starts another one."""
@@ -78,7 +101,9 @@ class Child:
             return ""
         process.join(5)
         code = process.exitcode
-        return f" by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f" with exit code {code}"
+        return (
+            f" by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f" with exit code {code}"
+        )
 
     def _started(self) -> Connection:
         with self._lock:
@@ -127,14 +152,20 @@ def _serve(pipe: Connection, parent: int, gpu: bool, make: Callable[..., Any], a
     pipe.send(None)
     while True:
         try:
-            function, given = pipe.recv()
+            function, given, sends = pipe.recv()
         except EOFError:
             return
         try:
-            answer: tuple[bool, Any] = True, function(state, *given)
+            more = (partial(_send, pipe),) if sends else ()
+            answer: tuple[bool, Any] = True, function(state, *given, *more)
         except (PtxkitError, MemoryError) as error:
             answer = False, _sendable(error)
         pipe.send(answer)
+
+
+def _send(pipe: Connection, value: Any) -> None:
+    """Send a value before the result."""
+    pipe.send((None, value))
 
 
 def _sendable(error: BaseException) -> PtxkitError:

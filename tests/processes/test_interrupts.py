@@ -7,7 +7,7 @@ import sys
 
 SOURCE = """
 import multiprocessing, signal
-from ptxkit.sweep.interrupts import interrupts_blocked
+from ptxkit.processes.interrupts import interrupts_blocked
 with interrupts_blocked():
     pool = multiprocessing.get_context("spawn").Pool(1)
 print(signal.SIGINT in pool.apply(signal.pthread_sigmask, (signal.SIG_BLOCK, ())))

@@ -1,0 +1,40 @@
+"""Destructors repeat the error of the kernel that made the context unusable; nothing else is hidden."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ptxkit.runtime.gpu import loss
+
+MESSAGE = "CUDA_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction was encountered"
+
+
+class Destroyed:
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """The errors that the hooks report, after the context is lost."""
+    found = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: found.append(str(unraisable.exc_value)))
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: found.append(str(error)))
+    monkeypatch.setattr(loss, "_errors", [])
+    assert not loss.context_lost()
+    loss.lose_context(MESSAGE)
+    assert loss.context_lost()
+    return found
+
+
+@pytest.mark.parametrize("text", [MESSAGE, "CUDA error: an illegal instruction was encountered", "other"])
+def test_a_destructor_does_not_repeat_the_error(reported, text):
+    Destroyed(RuntimeError(text))
+    error = RuntimeError(text)
+    sys.excepthook(RuntimeError, error, None)
+    assert reported == (["other", "other"] if text == "other" else [])
