@@ -4,14 +4,11 @@ NaN is equal to NaN only, and infinity to the same infinity only. The reference 
 for 1e39 a float32 must be infinite. Relative errors refer to ``max(|reference|, smallest normal number)``, and one ulp is the
 distance of neighbouring numbers of the dtype at the reference. :mod:`ptxkit.workload.tolerance` defines the permitted errors.
 
-:func:`compared` computes the same for blocks of finite numbers in arrays that each thread uses again: new arrays of megabytes
-would be unmapped after every block, and their pages provided again by the operating system, which takes far longer than the
-arithmetic.
+:func:`compared` computes the same for blocks of finite numbers, in arrays that each thread uses again.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.parallel import Scratch
 from ptxkit.workload.tolerance import BASES
 
 Doubles = npt.NDArray[np.float64]
@@ -183,20 +181,7 @@ def compared(
     return Block(np.array([error.max() for error in errors]), wrong if wrong.any() else None, squares)
 
 
-class _Scratch(threading.local):
-    """Arrays of a thread, which it uses for one block after another."""
-
-    def __init__(self) -> None:
-        self._arrays = np.empty((4, 0))
-
-    def of(self, size: int) -> Doubles:
-        """Four arrays of this length."""
-        if self._arrays.shape[1] < size:
-            self._arrays = np.empty((4, size))
-        return self._arrays[:, :size]
-
-
-_scratch = _Scratch()
+_scratch = Scratch(4)
 
 
 def _finite(

@@ -156,14 +156,14 @@ def explanations(
     flat = flat[:: max(1, total // EXAMINED)]
     with np.errstate(all="ignore"):
         found = actual.reshape(-1)[flat].astype(np.float64)
-        reference = expected.reshape(-1).astype(np.float64)
+        reference = expected.reshape(-1)
         if np.isnan(found).any() and (nans := int(np.count_nonzero(np.isnan(found)))):
             yield f"{_share(nans, flat.size)} NaN"
         if not found.any():
             yield "all 0"
             return
         yield from _neighbours(found, reference, flat, actual.shape)
-        yield from _multiples(found, reference[flat])
+        yield from _multiples(found, reference[flat].astype(np.float64))
 
 
 def _neighbours(found: Array, reference: Array, flat: Array, shape: tuple[int, ...]) -> Iterator[str]:
@@ -173,13 +173,13 @@ def _neighbours(found: Array, reference: Array, flat: Array, shape: tuple[int, .
     for shift, whose in shifts.items():
         other = flat + shift
         inside = (other >= 0) & (other < reference.size)
-        if inside.sum() > 1 and _agree(found[inside], reference[other[inside]]):
+        if inside.sum() > 1 and _agree(found[inside], reference[other[inside]].astype(np.float64)):
             yield f"each holds the value of {whose}: off by one"
             return
     if len(shape) >= 2 and shape[-1] == shape[-2] > 1 and flat.size > 1:
         n = shape[-1]
         matrix, place = np.divmod(flat, n * n)
-        if _agree(found, reference[matrix * n * n + place % n * n + place // n]):
+        if _agree(found, reference[matrix * n * n + place % n * n + place // n].astype(np.float64)):
             yield "each holds the value of the transposed matrix"
 
 

@@ -7,6 +7,7 @@ array, whose pages the operating system would have to provide first.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
@@ -54,6 +55,26 @@ def blocks(rows: int, elements: int, size: int | None = None) -> list[slice]:
     """The rows in blocks of about ``size`` elements (None for :data:`BLOCK`), where all rows have ``elements``."""
     step = max(1, (size or BLOCK) * rows // max(1, elements))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+class Scratch(threading.local):
+    """Arrays of float64 that a thread uses for one block after another.
+
+    New arrays of megabytes would be unmapped after every block, and their pages provided again by the operating system, which
+    takes far longer than the arithmetic.
+
+    Args:
+        count: number of arrays.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._arrays = np.empty((count, 0))
+
+    def of(self, size: int) -> npt.NDArray[np.float64]:
+        """The arrays, of this length: (count, size)."""
+        if self._arrays.shape[1] < size:
+            self._arrays = np.empty((len(self._arrays), size))
+        return self._arrays[:, :size]
 
 
 def digest_of(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:

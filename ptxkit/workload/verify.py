@@ -6,9 +6,9 @@ Every element is compared. :mod:`ptxkit.workload.element_errors` computes the er
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from ptxkit.workload import mismatch
 from ptxkit.workload.element_errors import Block, Format, Squares, compared, exact_errors, float_errors, permitted
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.parallel import blocks, in_threads
-from ptxkit.workload.tolerance import Rule, Typical, as_rule
+from ptxkit.workload.tolerance import Rule, as_rule
+
+Array = npt.NDArray[Any]
+Found = TypeVar("Found")
 
 BLOCK = 1 << 18
 """Elements of a block. A block takes some 30 operations of numpy, between which threads wait for each other: with blocks of
@@ -231,18 +234,23 @@ def compare_all(
         smallest_store: bytes of the kernels' smallest write; elements of more bytes may be written in part.
     """
     before = poisons or {}
-    verdicts = [
+    return together(
         compare(name, actual[name], expected[name], tolerance, before.get(name), smallest_store) for name in expected
-    ]
+    )
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict on several outputs, from that on each; see :func:`compare_all`."""
+    every = list(verdicts)
     return Verdict(
-        verified=all(v.verified for v in verdicts),
-        max_abs_error=max((v.max_abs_error for v in verdicts), default=0.0),
-        max_rel_error=max((v.max_rel_error for v in verdicts), default=0.0),
-        max_ulp_error=max((v.max_ulp_error for v in verdicts), default=0.0),
-        elements=sum(v.elements for v in verdicts),
-        mismatches=sum(v.mismatches for v in verdicts),
-        worst=next((v.worst for v in verdicts if v.worst), ""),
-        explanation="\n".join(v.explanation for v in verdicts if v.explanation),
+        verified=all(v.verified for v in every),
+        max_abs_error=max((v.max_abs_error for v in every), default=0.0),
+        max_rel_error=max((v.max_rel_error for v in every), default=0.0),
+        max_ulp_error=max((v.max_ulp_error for v in every), default=0.0),
+        elements=sum(v.elements for v in every),
+        mismatches=sum(v.mismatches for v in every),
+        worst=next((v.worst for v in every if v.worst), ""),
+        explanation="\n".join(v.explanation for v in every if v.explanation),
     )
 
 
@@ -257,13 +265,51 @@ def allowed_errors(
     Raises:
         DescriptionError: ``dtype`` is not a floating-point type.
     """
+    found = np.empty(expected.size)
+
+    def of_block(block: slice, permitted_errors: Array) -> None:
+        found[block] = permitted_errors
+
+    _each_permitted(dtype, expected, tolerance, name, of_block)
+    return found.reshape(expected.shape)
+
+
+def largest_excess(name: str, actual: Array, expected: Array, tolerance: Tolerance | Rule | None) -> float:
+    """The largest error of a floating-point output over the permitted one, where both are finite and the latter is not 0.
+
+    Raises:
+        DescriptionError: the output is not of a floating-point type.
+    """
+    flat, wanted = actual.reshape(-1), expected.reshape(-1)
+
+    def of_block(block: slice, permitted_errors: Array) -> float:
+        ratio = np.abs(flat[block].astype(np.float64) - wanted[block].astype(np.float64)) / permitted_errors
+        return float(ratio.max(initial=0.0, where=np.isfinite(ratio)))
+
+    return max(_each_permitted(actual.dtype, expected, tolerance, name, of_block), default=0.0)
+
+
+def _each_permitted(
+    dtype: np.dtype[Any],
+    expected: Array,
+    tolerance: Tolerance | Rule | None,
+    name: str,
+    function: Callable[[slice, Array], Found],
+) -> list[Found]:
+    """``function`` of each block of elements and their permitted errors, in threads: see :func:`allowed_errors`."""
     form = Format.of(dtype)
     if form is None:
         raise DescriptionError(f"{dtype} is not a floating-point type")
-    allowed, _ = as_rule(tolerance).resolved(dtype, expected, name)
-    with np.errstate(all="ignore"):
-        magnitude = np.abs(expected.reshape(-1).astype(np.float64))
-        magnitude[~np.isfinite(magnitude)] = 0.0
-        around = Typical(expected).at(np.arange(expected.size)) if allowed.typical else 0.0
-        largest = permitted(allowed, magnitude, form.ulp, around)
-    return largest.reshape(expected.shape)
+    rule = as_rule(tolerance)
+    allowed, _ = rule.resolved(dtype, expected, name)
+    typical = rule.typical(name, expected) if allowed.typical else None
+    wanted = expected.reshape(-1)
+
+    def of_block(block: slice) -> Found:
+        with np.errstate(all="ignore"):
+            magnitude = np.abs(wanted[block].astype(np.float64))
+            magnitude[~np.isfinite(magnitude)] = 0.0
+            around = typical.at(np.arange(block.start, block.stop)) if typical is not None else 0.0
+            return function(block, permitted(allowed, magnitude, form.ulp, around))
+
+    return in_threads(of_block, blocks(wanted.size, wanted.size))

@@ -7,10 +7,13 @@ once for all of them: it contributes a few half units to the mean.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ptxkit.workload.parallel import Scratch, in_threads
 
 FEWEST = 64
 """Elements of a group from which the standard deviation of their errors is known well enough."""
@@ -19,10 +22,11 @@ SPREADS = 8.0
 deviation of 64 errors is itself known to about a tenth."""
 SHARED = 4.0
 """Permitted mean beyond that, in half units: an intermediate result that is rounded four times for all elements of a group."""
-BLOCK = 1 << 22
-"""Elements of a block of rows, which bounds the memory for sums in float64."""
+BLOCK = 1 << 17
+"""Elements of a block, whose float64 arrays stay in the cache of a core."""
 
 Floats = npt.NDArray[np.float64]
+_scratch = Scratch(4)
 Axis = Literal["all elements", "row", "column"]
 
 
@@ -60,27 +64,54 @@ class _Sums:
     POWERS = ((0, 0), (1, 0), (2, 0), (0, 1), (0, 2), (1, 1), (2, 2), (1, 3), (0, 4))  # of e and of r
 
     def __init__(self, actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
-        rows, columns = actual.shape
-        step = max(1, BLOCK // columns)
-        parts = [slice(first, first + step) for first in range(0, rows, step)]
-        largest = max(float(np.max(np.abs(_finite(expected[part])), initial=0.0)) for part in parts)
-        squares = sum(float(np.square(_finite(expected[part]) / (largest or 1.0)).sum()) for part in parts)
-        self.typical = largest * float(np.sqrt(squares / actual.size))
-        of_rows: dict[tuple[int, int], list[Floats]] = {power: [] for power in self.POWERS}
-        of_columns = {power: np.zeros(columns) for power in self.POWERS}
-        for part in parts if self.typical else []:
-            r = expected[part].astype(np.float64)
-            e = actual[part].astype(np.float64) - r
-            there = np.isfinite(e)
-            e, r = np.where(there, e, 0.0) / self.typical, np.where(there, r, 0.0) / self.typical
-            for power in self.POWERS:
-                term = e ** power[0] * r ** power[1] if any(power) else there.astype(np.float64)
-                of_rows[power].append(term.sum(1))
-                of_columns[power] += term.sum(0)
-        self._of: dict[Axis, dict[tuple[int, int], Floats]] = {"column": of_columns}
-        if self.typical:
-            self._of["row"] = {power: np.concatenate(found) for power, found in of_rows.items()}
-            self._of["all elements"] = {power: found.sum(keepdims=True) for power, found in of_columns.items()}
+        blocks = list(_blocks(*actual.shape))
+        largest = max(in_threads(lambda block: float(np.abs(_finite(expected[block])).max()), blocks))
+        scale = 1 / (largest or 1.0)  # squares of very large and very small numbers are not representable
+        squares = in_threads(lambda block: float(np.square(_finite(expected[block]) * scale).sum()), blocks)
+        self.typical = largest * float(np.sqrt(sum(squares) / actual.size))
+        self._of: dict[Axis, dict[tuple[int, int], Floats]] = {}
+        if not self.typical:
+            return
+        of_rows, of_columns = (np.zeros((len(self.POWERS), length)) for length in actual.shape)
+        sums = in_threads(lambda block: self._of_block(actual[block], expected[block]), blocks)
+        for (rows, columns), (by_row, by_column) in zip(blocks, sums, strict=True):
+            of_rows[:, rows] += by_row
+            of_columns[:, columns] += by_column
+        of_all = of_columns.sum(1, keepdims=True)
+        found: tuple[tuple[Axis, Floats], ...] = (("column", of_columns), ("row", of_rows), ("all elements", of_all))
+        self._of = {axis: dict(zip(self.POWERS, sums, strict=True)) for axis, sums in found}
+
+    def _of_block(self, actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+        """The sums of all powers over the rows and over the columns of a block."""
+        e, r, er, term = (flat.reshape(actual.shape) for flat in _scratch.of(actual.size))
+        by_row, by_column = (np.empty((len(self.POWERS), length)) for length in actual.shape)
+
+        def add(power: tuple[int, int], values: npt.NDArray[Any]) -> None:
+            at = self.POWERS.index(power)
+            np.sum(values, axis=1, out=by_row[at])
+            np.sum(values, axis=0, out=by_column[at])
+
+        np.copyto(r, expected, casting="unsafe")
+        np.copyto(e, actual, casting="unsafe")
+        with np.errstate(invalid="ignore"):
+            e -= r
+        there = np.isfinite(e)
+        if not there.all():
+            e[~there] = r[~there] = 0.0
+        e /= self.typical
+        r /= self.typical
+        add((0, 0), there)
+        add((1, 0), e)
+        add((0, 1), r)
+        add((2, 0), np.multiply(e, e, out=term))
+        np.multiply(e, r, out=er)
+        add((1, 1), er)
+        add((2, 2), np.multiply(er, er, out=term))
+        r *= r
+        add((0, 2), r)
+        add((1, 3), np.multiply(er, r, out=term))
+        add((0, 4), np.multiply(r, r, out=term))
+        return by_row, by_column
 
     def offset(self, axis: Axis, shared: float) -> str:
         """The largest mean error of a group that exceeds the permitted one, in words; "" if there is none."""
@@ -125,7 +156,20 @@ def _group(axis: Axis, at: int) -> str:
     return "all elements have" if axis == "all elements" else f"those of {axis} {at} have"
 
 
+def _blocks(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """The rows and columns of the blocks of a matrix."""
+    width = min(columns, BLOCK)
+    height = max(1, BLOCK // width)
+    for row in range(0, rows, height):
+        for column in range(0, columns, width):
+            yield slice(row, min(row + height, rows)), slice(column, min(column + width, columns))
+
+
 def _finite(values: npt.NDArray[Any]) -> Floats:
-    """The values in float64, with 0 for infinity and NaN."""
-    wide = values.astype(np.float64)
-    return np.where(np.isfinite(wide), wide, 0.0)
+    """The values in float64, with 0 for infinity and NaN, in an array that the thread uses again."""
+    found: Floats = _scratch.of(values.size)[0].reshape(values.shape)
+    np.copyto(found, values, casting="unsafe")
+    there = np.isfinite(found)
+    if not there.all():
+        found[~there] = 0.0
+    return found

@@ -19,8 +19,9 @@ from ptxkit.bench.measure.common_errors import SHARED, common_error
 from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.element_errors import Format
 from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.parallel import blocks, in_threads
 from ptxkit.workload.tolerance import Rule
-from ptxkit.workload.verify import Verdict, allowed_errors, compare, compare_all
+from ptxkit.workload.verify import Verdict, compare, compare_all, largest_excess, together
 
 HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """By 16-bit type, the largest error of one rounding relative to the rounded number."""
@@ -52,7 +53,8 @@ def judged(
         stated: the peer's own tolerance of all outputs, or of those that it names, instead of that of libraries.
     """
     strict = data.tolerance_rule()
-    first = compare_all(outputs, expected, strict)
+    exact = {name: compare(name, outputs[name], expected[name], strict) for name in expected}
+    first = together(exact.values())
     if first.verified:
         return first
     if isinstance(stated, Tolerance):
@@ -66,7 +68,7 @@ def judged(
         own = {name: np.asarray(expected[name]) for name in expected if name not in (stated or {})}
         if common := next(filter(None, (_common(name, outputs[name], own[name], kinds, strict) for name in own)), ""):
             return replace(second, verified=False, worst=common, explanation=common)
-    return replace(second, less_accurate=_excess(outputs, expected, strict)) if second.verified else second
+    return replace(second, less_accurate=_excess(exact, outputs, expected, strict)) if second.verified else second
 
 
 def widened(
@@ -141,34 +143,42 @@ def _smallest(form: Format) -> float:
 
 def _root_mean_square(reference: np.ndarray[Any, Any]) -> float:
     """Over the finite elements."""
-    with np.errstate(all="ignore"):
-        squares = np.square(reference.astype(np.float64, copy=False))
-    finite = np.isfinite(squares)
-    return float(np.sqrt(squares.mean(where=finite))) if finite.any() else 0.0
+    flat = reference.reshape(-1)
+
+    def of_block(block: slice) -> tuple[float, int]:
+        with np.errstate(all="ignore"):
+            squares = np.square(flat[block].astype(np.float64))
+        finite = np.isfinite(squares)
+        return float(squares.sum(where=finite)), int(np.count_nonzero(finite))
+
+    sums = in_threads(of_block, blocks(flat.size, flat.size))
+    total, count = (sum(values) for values in zip(*sums, strict=True)) if sums else (0.0, 0)
+    return float(np.sqrt(total / count)) if count else 0.0
 
 
-def _excess(outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any], strict: Rule) -> str:
-    """By how much outputs exceed the tolerance, in words."""
+def _excess(
+    verdicts: Mapping[str, Verdict],
+    outputs: Mapping[str, np.ndarray[Any, Any]],
+    expected: Mapping[str, Any],
+    strict: Rule,
+) -> str:
+    """By how much outputs exceed the tolerance, in words.
+
+    Args:
+        verdicts: on each output, with the tolerance of the kernel.
+    """
     parts = []
-    for name in expected:
-        actual, reference = outputs[name], np.asarray(expected[name])
-        verdict = compare(name, actual, reference, strict)
+    for name, verdict in verdicts.items():
         if verdict.verified:
             continue
+        actual = outputs[name]
         text = f"{verdict.mismatches:,} of {verdict.elements:,} elements of {name} exceed the tolerance of ptxkit's kernels"
         if not verdict.mismatches:
             text = verdict.worst
         elif Format.of(actual.dtype) is None:
             text += f", by up to {verdict.max_abs_error:.3g}"
         else:
-            text += f", the largest error is {_times(actual, reference, strict, name):.2g} times the permitted one"
+            times = largest_excess(name, actual, np.asarray(expected[name]), strict)
+            text += f", the largest error is {times:.2g} times the permitted one"
         parts.append(text)
     return "; ".join(parts)
-
-
-def _times(actual: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], strict: Rule, name: str) -> float:
-    """The largest error over the permitted one."""
-    allowed = allowed_errors(actual.dtype, reference, strict, name)
-    with np.errstate(all="ignore"):
-        ratio = np.abs(actual.astype(np.float64) - reference.astype(np.float64)) / allowed
-    return float(np.nanmax(ratio[np.isfinite(ratio)], initial=0.0))
