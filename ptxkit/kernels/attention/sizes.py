@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ptxkit import Workload, uniform
+from ptxkit import Workload
 from ptxkit.blas import one_thread
-from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.inputs import scaled_uniform
 from ptxkit.workload.parallel import cores
 
 HEAD_SIZES = (64, 128, 256)
@@ -109,7 +109,7 @@ class AttentionSizes(Workload):
 
     def with_variance_1(self, rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
         """Queries or keys whose scores have variance 1, too."""
-        return (math.sqrt(3) * uniform(rng, shape)).astype(dtype_of(self.dtype))
+        return scaled_uniform(rng, shape, self.dtype, math.sqrt(3))
 
     def query_and_key(self, rng: np.random.Generator) -> dict[str, Any]:
         """The inputs query and key."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv, uniform
+from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import framework
 from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, multicast, steps, swapped, wgmma_tiles
@@ -17,7 +17,7 @@ from ptxkit.kernels.gemm.matmul_mma import MatmulMma, MmaTile
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.rows.layernorm import Layernorm
-from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.inputs import scaled_uniform
 
 Dtype = Literal["bf16", "f16"]
 MMA = ("sm_80",)
@@ -66,7 +66,7 @@ def _with_roundings(w: Any, count: int) -> Tolerance:
 
 def weights(rng: np.random.Generator, features: int, hidden: int, dtype: str) -> np.ndarray[Any, Any]:
     """Weights (features, hidden) with which a sum of products with numbers of variance 1 has variance 1."""
-    return (uniform(rng, (features, hidden)) * np.float32(np.sqrt(3 / hidden))).astype(dtype_of(dtype))
+    return scaled_uniform(rng, (features, hidden), dtype, np.float32(np.sqrt(3 / hidden)))
 
 
 def wide(w: Any) -> type[np.float32] | type[np.float64]:

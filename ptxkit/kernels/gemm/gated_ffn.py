@@ -12,6 +12,7 @@ from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, uniform
 from ptxkit.kernels.elementwise import elementwise
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.sparse_compress import TYPES
+from ptxkit.workload.inputs import scaled_uniform
 from ptxkit.workload.parallel import blocks, in_threads
 
 UNIT_ROUNDOFF = {"bf16": 2.0**-9, "f16": 2.0**-12}
@@ -56,12 +57,9 @@ class GatedFfn(Workload):
     def weights(self, rng: np.random.Generator) -> dict[str, Any]:
         """gate, up and down, with magnitudes as after training: results are of the order of 1, as x is."""
         shapes = {"gate": (self.ffn, self.hidden), "up": (self.ffn, self.hidden), "down": (self.hidden, self.ffn)}
-        made = {}
-        for name, shape in shapes.items():
-            values = uniform(rng, shape)
-            values *= 4 / np.sqrt(shape[1])
-            made[name] = values.astype(self.element)
-        return made
+        return {
+            name: scaled_uniform(rng, shape, self.dtype, 4 / np.sqrt(shape[1])) for name, shape in shapes.items()
+        }
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, (self.tokens, self.hidden), self.dtype), **self.weights(rng)}
@@ -125,13 +123,6 @@ class GatedFfn(Workload):
     def cu(self) -> str:
         """The element type in C++."""
         return TYPES[self.dtype]
-
-    @property
-    def element(self) -> np.dtype[Any]:
-        """The element type in numpy."""
-        from ptxkit.workload.inputs import dtype_of
-
-        return dtype_of(self.dtype)
 
     def activation(self) -> Launch:
         """h = silu(gate_product) * up_product in a launch of swiglu.cu."""

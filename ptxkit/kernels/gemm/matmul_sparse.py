@@ -186,8 +186,8 @@ class MatmulSparse(Workload):
         a, b = uniform(rng, (self.m, self.k), self.dtype), uniform(rng, (self.n, self.k), self.dtype)
         if self.weights == "dense":
             return {"a": a, "b": b}
-        values, metadata = sparse.compress(b)
-        return {"a": a, "b": sparse.prune(b), "values": values, "metadata": metadata}
+        pruned, values, metadata = sparse.pruned_and_compressed(b)
+        return {"a": a, "b": pruned, "values": values, "metadata": metadata}
 
     def reference(self, a: Any, b: Any, **compressed: Any) -> dict[str, Any]:
         """The product with the pruned b in float64; from 2^35 multiply-adds in float32, as for the other products."""

@@ -7,13 +7,13 @@ the products. Types are numpy's float16 and ml_dtypes' bfloat16 and float8_e4m3f
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ptxkit.workload.launch import cdiv
+from ptxkit.workload.parallel import in_threads
 
 ROWS = 64  # rows of a block of the metadata
 STAGE_BYTES = 128  # of a row of the dense matrix in a stage
@@ -68,10 +68,22 @@ def _nibbles(dense: Matrix) -> npt.NDArray[np.uint8]:
     return found
 
 
-def compress(dense: Matrix) -> tuple[Matrix, npt.NDArray[np.uint32]]:
-    """The stored elements, (rows, k / 2), and the metadata, of shape :func:`metadata_shape`."""
-    rows, k = dense.shape
+def pruned_and_compressed(dense: Matrix) -> tuple[Matrix, Matrix, npt.NDArray[np.uint32]]:
+    """The results of :func:`prune` and of :func:`compress`, whose elements are selected once."""
     found = nibbles(dense)
+    return prune(dense, found), *compress(dense, found)
+
+
+def compress(
+    dense: Matrix, found: npt.NDArray[np.uint8] | None = None
+) -> tuple[Matrix, npt.NDArray[np.uint32]]:
+    """The stored elements, (rows, k / 2), and the metadata, of shape :func:`metadata_shape`.
+
+    Args:
+        found: the :func:`nibbles` of the matrix, if they are known.
+    """
+    rows, k = dense.shape
+    found = nibbles(dense) if found is None else found
     values = np.empty((rows, k // 4, 2), dense.dtype)
     fours = dense.reshape(rows, -1, 4)
 
@@ -84,9 +96,13 @@ def compress(dense: Matrix) -> tuple[Matrix, npt.NDArray[np.uint32]]:
     return values.reshape(rows, k // 2), encode(found, dense.dtype.itemsize)
 
 
-def prune(dense: Matrix) -> Matrix:
-    """The matrix with zeros in the place of the elements that are not stored."""
-    found = nibbles(dense)
+def prune(dense: Matrix, found: npt.NDArray[np.uint8] | None = None) -> Matrix:
+    """The matrix with zeros in the place of the elements that are not stored.
+
+    Args:
+        found: see :func:`compress`.
+    """
+    found = nibbles(dense) if found is None else found
     pruned = dense.copy().reshape(len(dense), -1, 4)
 
     def clear(rows: slice) -> None:
@@ -130,12 +146,7 @@ def encode(found: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[np.uint32
 
 def _each_chunk(rows: int, function: Callable[[slice], None]) -> None:
     """Call a function for all chunks of rows, in threads: numpy releases the interpreter's lock."""
-    chunks = [slice(start, start + CHUNK) for start in range(0, rows, CHUNK)]
-    if len(chunks) == 1:
-        function(chunks[0])
-        return
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(function, chunks))
+    in_threads(function, (slice(start, start + CHUNK) for start in range(0, rows, CHUNK)))
 
 
 def _sorted(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -73,8 +73,7 @@ class SparseSwigluFfn(GatedFfn):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         made = super().inputs(rng)
         for name in WEIGHTS:
-            values, metadata = sparse.compress(made[name])
-            made[name] = sparse.prune(made[name])
+            made[name], values, metadata = sparse.pruned_and_compressed(made[name])
             made |= {f"{name}_values": values, f"{name}_metadata": metadata}
         return made
 
