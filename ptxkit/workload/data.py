@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ptxkit.workload.variant import Variant
 
 
-Prepared = tuple[dict[str, Any], dict[str, Any]]
-"""Inputs and reference of a workload."""
+Prepared = tuple[dict[str, Any], dict[str, Any] | None]
+"""Inputs and reference of a workload; None for a reference that is not computed yet."""
 
 
 def not_prepared(workload: Workload, seed: int) -> Prepared | None:

@@ -65,6 +65,19 @@ def test_the_reference_is_not_computed_here_when_it_is_prepared(monkeypatch):
         assert data.expected["y"].size == workload.n
 
 
+def test_a_reference_whose_products_are_left_to_the_library_is_computed_here(monkeypatch):
+    every = "import ptxkit.workload.products as products; products.WORTH_S = -1.0; products.BYTES_PER_S = 1e30; "
+    monkeypatch.setattr(data_ahead, "ENTRY", every + data_ahead.ENTRY)
+    workload = small("swiglu_ffn")
+    with DataAhead([(workload, SEEDS)], leave_products=True) as ahead:
+        data = Data(workload, SEEDS[0], prepared=ahead.take)
+        inputs, reference = ahead.take(workload, SEEDS[1])
+        same(data.inputs, Data(workload, SEEDS[0]).inputs)
+        same(data.expected, Data(workload, SEEDS[0]).expected)
+    assert inputs.keys() == data.inputs.keys()
+    assert reference is None
+
+
 def test_a_case_that_nobody_wanted_is_computed_here():
     with DataAhead([(small("saxpy"), SEEDS)]) as ahead:
         assert ahead.take(small("swiglu"), SEEDS[0]) is None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from ptxkit.bench.measure.candidates import (
 from ptxkit.bench.measure.data_ahead import DataAhead
 from ptxkit.bench.measure.environment import environment
 from ptxkit.bench.measure.faults import not_run, step_of
+from ptxkit.bench.measure.gpu_products import gpu_products
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.peers_ahead import prepare_ahead
 from ptxkit.bench.measure.plain_launch import plain_launch
@@ -40,6 +43,7 @@ from ptxkit.runtime.device import timed_device
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
 from ptxkit.workload.data import Prepared, not_prepared
+from ptxkit.workload.products import by_library
 from ptxkit.workload.resolve import target_for, unavailable
 
 if TYPE_CHECKING:
@@ -141,8 +145,7 @@ class Benchmark:
         )
         if self.recorded and is_timed(self.device):
             self._roofs(plans, say)
-        with self._ahead(plans) as ahead:
-            self._prepared = ahead.take
+        with self._references(plans):
             self._began = time.perf_counter()
             if self.ahead and is_timed(self.device):
                 names = [peer.name for peer in self.peers]
@@ -160,8 +163,7 @@ class Benchmark:
         """
         self._results = self._empty()
         self._began = time.perf_counter()
-        with self._ahead(plans) as ahead:
-            self._prepared = ahead.take
+        with self._references(plans):
             self._measured(plans, say, done, before)
         return self._results
 
@@ -199,13 +201,21 @@ class Benchmark:
 
         self.when_lost(self, rest, say, take)
 
-    def _ahead(self, plans: Sequence[Plan]) -> DataAhead:
+    @contextmanager
+    def _references(self, plans: Sequence[Plan]) -> Iterator[None]:
+        """A context in which other processes compute the data of the cases, where that is wanted, and cuBLAS large products."""
+        library = gpu_products(self.device) if is_timed(self.device) else None
+        with self._ahead(plans, leave_products=library is not None) as ahead, by_library(library, self.tell):
+            self._prepared = ahead.take
+            yield
+
+    def _ahead(self, plans: Sequence[Plan], *, leave_products: bool) -> DataAhead:
         """The data of the cases, computed in other processes where that is wanted."""
         facts = self.device.facts_for(self.target)
         again = is_timed(self.device)  # the emulator verifies with one seed
         seeds = [self.method.seeds(self._seed(plan)) for plan in plans]
         wanted = [(p.workload.on(facts), s if again else s[:1]) for p, s in zip(plans, seeds, strict=True)]
-        return DataAhead(wanted if self.ahead else (), say=self.tell)
+        return DataAhead(wanted if self.ahead else (), leave_products=leave_products, say=self.tell)
 
     def _measured(self, plans: Sequence[Plan], say: Say, done: Callable[[Results], None], before: int = 0) -> int:
         """Measure the cases one after another; none begins ``stop_after_s`` after the run has started.
@@ -297,19 +307,13 @@ class Benchmark:
         sets = BufferSets(workload, device, count, self._seed(plan), self.target, self._prepared)
         compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
-        if self.timeout_s is not None:
-            _ = sets.data.expected  # which is outside the limit
-        inputs_hash = arrays_sha256(sets.data.inputs) if self.recorded else ""
-        candidates: list[Candidate] = []
-        for variant in self._variants(plan):
-            say(f"compiling {variant.name}")
-            make = partial(self._variant, plan, sets, variant)
-            self._enter(candidates, Row(name=variant.name), make)
-        for peer in self.peers:
-            wanted = (plan.peers is None or peer.name in plan.peers) and peer.name not in plan.without
-            if wanted and peer.offers(workload):
-                say(f"preparing {peer.name}")
-                self._enter(candidates, Row(name=peer.name, kind="peer"), partial(PeerCandidate, sets, peer))
+        inputs = sets.data.inputs
+        with ThreadPoolExecutor(1) as other:  # hashing gigabytes takes seconds, on one core
+            hashing = other.submit(arrays_sha256, inputs if self.recorded else {})
+            with suppress(PtxkitError):  # which the candidates report
+                _ = sets.data.expected  # outside the limit of time, and before its arrays need device memory
+            candidates = self._candidates(plan, sets, say)
+        inputs_hash = hashing.result() if self.recorded else ""
         plain = plain_launch if self.recorded else None
         session = self._session = Session(device, sets, self.method, plain, self.limit)
         session.culprit = self.culprit
@@ -326,6 +330,20 @@ class Benchmark:
             # the peers have imported their packages
             self._results = replace(self._results, sensors=sensors, environment=environment(device))
         return case
+
+    def _candidates(self, plan: Plan, sets: BufferSets, say: Say) -> list[Candidate]:
+        """The variants and peers of a case; those that cannot be measured are entered as rows."""
+        candidates: list[Candidate] = []
+        for variant in self._variants(plan):
+            say(f"compiling {variant.name}")
+            make = partial(self._variant, plan, sets, variant)
+            self._enter(candidates, Row(name=variant.name), make)
+        for peer in self.peers:
+            wanted = (plan.peers is None or peer.name in plan.peers) and peer.name not in plan.without
+            if wanted and peer.offers(sets.workload):
+                say(f"preparing {peer.name}")
+                self._enter(candidates, Row(name=peer.name, kind="peer"), partial(PeerCandidate, sets, peer))
+        return candidates
 
     def _roofs(self, plans: Sequence[Plan], say: Say) -> Roofs:
         """The ceilings of the GPU, measured for the first case that needs them."""

@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ptxkit.bench.cases import description_of
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import registry
 from ptxkit.workload.data import Data, Prepared
 from ptxkit.workload.memory import HOST_BYTES_PER_BYTE, free_host_bytes
-from ptxkit.workload.parallel import cores
+from ptxkit.workload.parallel import blocks, cores, in_threads
+from ptxkit.workload.products import LeftToLibrary, by_library, leave
 from ptxkit.workload.workload import Workload
 
 ENTRY = "from ptxkit.bench.measure.data_ahead import compute_from_stdin; compute_from_stdin()"
@@ -41,6 +43,7 @@ SHARE = 0.35  # of the free memory of the host, which the arrays of cases that a
 LONG_S = 0.5  # estimated seconds of a reference from which a process, which takes a second to start, is worth it
 FLOPS_PER_S, BYTES_PER_S = 1e10, 5e7  # for the estimate: of one core in float64, and of random numbers and element-wise work
 NICE = 10
+COPIED = 1 << 24  # bytes that a thread copies at a time
 
 
 def is_worth_it(workload: Workload) -> bool:
@@ -80,6 +83,8 @@ class DataAhead:
         wanted: the workloads in the order in which they are measured, bound to the device, with the seeds of each in the order
             in which they are used. Those that are too small to be worth it are left out.
         processes: how many compute at a time; None for two, or one on few cores.
+        leave_products: leave references to the measuring process that its library computes in less time: see
+            :mod:`ptxkit.workload.products`.
         say: called with a line about a process that failed.
     """
 
@@ -87,11 +92,13 @@ class DataAhead:
         self,
         wanted: Iterable[tuple[Workload, Sequence[int]]],
         processes: int | None = None,
+        leave_products: bool = False,
         say: Callable[[str], None] = lambda what: None,
     ) -> None:
         self._jobs = [_Job(workload, seeds) for workload, seeds in wanted if is_worth_it(workload)]
         self._waiting = deque(self._jobs)
         self._processes = processes or (2 if cores() >= 8 else 1)
+        self._leave_products = leave_products
         self._say = say
         self._changed = threading.Condition()
         self._closed = False
@@ -177,7 +184,7 @@ class DataAhead:
             files.append(os.memfd_create("ptxkit"))
         with self._changed:
             if not job.ended:
-                job.process = _started(job, files, mine)
+                job.process = _started(job, files, mine, self._leave_products)
         if job.process is not None:
             self._receive(job, job.process, files)
 
@@ -236,7 +243,9 @@ class _Mapped:
         return found
 
 
-def _started(job: _Job, files: Sequence[int], mine: Sequence[int]) -> subprocess.Popen[bytes]:
+def _started(
+    job: _Job, files: Sequence[int], mine: Sequence[int], leave_products: bool
+) -> subprocess.Popen[bytes]:
     """A process that computes a job on these cores; it gets the job on stdin, and ends when stdin is closed."""
     path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     workload = job.workload
@@ -256,6 +265,7 @@ def _started(job: _Job, files: Sequence[int], mine: Sequence[int]) -> subprocess
         "seeds": list(job.seeds),
         "files": list(files),
         "cores": list(mine),
+        "leave_products": leave_products,
     }
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already, which is seen at its stdout
@@ -291,13 +301,22 @@ def compute_from_stdin() -> None:
         workload = registry.find(job["kernel"])(**job["fields"])
         data = Data(workload if job["device"] is None else workload.on(job["device"]), job["seeds"][0])
         _ = data.inputs
-        for seed, file in zip(job["seeds"], job["files"], strict=True):
-            if seed != data.seed:
-                data.renew(seed)  # values that are passed by value stay those of the first seed, as in the measurement
-            pickle.dump(_stored((data.inputs, data.expected), file), answers)
-            answers.flush()
+        with by_library(leave if job["leave_products"] else None, print):
+            for seed, file in zip(job["seeds"], job["files"], strict=True):
+                if seed != data.seed:
+                    data.renew(seed)  # values that are passed by value stay those of the first seed, as in the measurement
+                pickle.dump(_stored((data.inputs, _expected(data)), file), answers)
+                answers.flush()
     except (PtxkitError, MemoryError):  # the measuring process computes them itself, and reports its own error
         raise SystemExit(1) from None
+
+
+def _expected(data: Data) -> dict[str, Any] | None:
+    """The reference; None if it is left to the measuring process."""
+    try:
+        return data.expected
+    except LeftToLibrary:
+        return None
 
 
 def _end_with_parent() -> None:
@@ -307,14 +326,14 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _stored(values: tuple[Mapping[str, Any], Mapping[str, Any]], file: int) -> tuple[bytes, list[tuple[int, int]]]:
+def _stored(values: Sequence[Mapping[str, Any] | None], file: int) -> tuple[bytes, list[tuple[int, int]]]:
     """Write the elements of arrays to a file; return the rest of them, pickled, and the places of their elements."""
     parts: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> None:
         parts.append(buffer.raw())
 
-    plain = tuple({name: _contiguous(value) for name, value in arrays.items()} for arrays in values)
+    plain = tuple(arrays and {name: _contiguous(value) for name, value in arrays.items()} for arrays in values)
     head = pickle.dumps(plain, protocol=5, buffer_callback=keep)
     places, end = [], 0
     for part in parts:
@@ -322,9 +341,20 @@ def _stored(values: tuple[Mapping[str, Any], Mapping[str, Any]], file: int) -> t
         end += -(-part.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     os.ftruncate(file, max(end, 1))
     with mmap.mmap(file, 0) as memory:
+        octets = np.frombuffer(memory, np.uint8)
         for (start, length), part in zip(places, parts, strict=True):
-            memory[start : start + length] = part
+            _copy(np.frombuffer(part, np.uint8), octets[start : start + length])
+        del octets  # the memory cannot be closed before
     return head, places
+
+
+def _copy(source: npt.NDArray[Any], to: npt.NDArray[Any]) -> None:
+    """Copy on all cores: one takes a second for a few gigabytes, whose pages the operating system provides."""
+
+    def copy(block: slice) -> None:
+        to[block] = source[block]
+
+    in_threads(copy, blocks(source.size, source.size, COPIED))
 
 
 def _contiguous(value: Any) -> Any:

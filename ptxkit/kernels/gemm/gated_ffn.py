@@ -14,6 +14,7 @@ from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.sparse_compress import TYPES
 from ptxkit.workload.inputs import scaled_uniform
 from ptxkit.workload.parallel import blocks, in_threads
+from ptxkit.workload.products import product
 
 UNIT_ROUNDOFF = {"bf16": 2.0**-9, "f16": 2.0**-12}
 WEIGHTS = ("gate", "up", "down")
@@ -67,8 +68,7 @@ class GatedFfn(Workload):
     def reference(self, x: Any, gate: Any, up: Any, down: Any, **compressed: Any) -> dict[str, Any]:
         """In float64 without rounding h; from 2^35 multiply-adds in float32, whose error is far below the tolerance."""
         wide = np.float32 if self.tokens * self.hidden * self.ffn >= LARGE else np.float64
-        x = x.astype(wide)
-        g, u = x @ gate.astype(wide).T, x @ up.astype(wide).T
+        g, u = product(x, gate, wide), product(x, up, wide)
 
         def activate(tokens: slice) -> None:
             with np.errstate(over="ignore"):
@@ -76,7 +76,7 @@ class GatedFfn(Workload):
             g[tokens] *= u[tokens]
 
         in_threads(activate, blocks(len(g), g.size))
-        return {"y": g @ down.astype(wide).T}
+        return {"y": product(g, down, wide)}
 
     def outputs(self) -> Mapping[str, Any]:
         return {"y": ((self.tokens, self.hidden), self.dtype)}

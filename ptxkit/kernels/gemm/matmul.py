@@ -11,6 +11,7 @@ from ptxkit import Tile, Tolerance, Work, Workload, uniform
 from ptxkit.kernels.elementwise.elementwise import activation
 from ptxkit.kernels.gemm.product import Gemm, HasLayout
 from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.products import product
 
 LARGEST_FACTOR = float(np.finfo(np.float32).max)
 
@@ -77,8 +78,7 @@ class Matmul(HasLayout, Workload):
     def reference(self, a: Any, b: Any, c: Any = None, bias: Any = None) -> dict[str, Any]:
         """The reference in float64; from 2^35 multiply-adds in float32, whose error of 1e-4 is far below the tolerance."""
         wide = np.float32 if self.m * self.n * self.k >= LARGE else np.float64
-        a, b = a.astype(wide), b.astype(wide)
-        result = (a if self.a_layout == "row" else a.T) @ (b if self.b_layout == "row" else b.T)
+        result = product(a if self.a_layout == "row" else a.T, b.T if self.b_layout == "row" else b, wide)
         if self.alpha != 1:
             result *= self.alpha
         if c is not None:

@@ -24,6 +24,7 @@ from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload import tiling
 from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.products import product
 
 WGMMA = ("sm_90a",)
 DENSE = matmul_mma.STEP_4  # the tile of the product with the dense matrix
@@ -193,7 +194,7 @@ class MatmulSparse(Workload):
         """The product with the pruned b in float64; from 2^35 multiply-adds in float32, as for the other products."""
         wide = np.float32 if self.m * self.n * self.k >= LARGE else np.float64
         pruned = b if compressed else sparse.prune(b)
-        return {"c": a.astype(wide) @ pruned.astype(wide).T}
+        return {"c": product(a, pruned, wide)}
 
     def outputs(self) -> Mapping[str, Any]:
         return {"c": ((self.m, self.n), self.output_kind)}
