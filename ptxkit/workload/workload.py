@@ -100,6 +100,11 @@ class Workload:
         """Random inputs by name: numpy arrays, and numpy scalars for values that are passed by value."""
         raise NotImplementedError
 
+    def shaped_inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """Inputs with the names, types and shapes of :meth:`inputs`, to compile and prepare for: nothing is verified or timed
+        with them. A description whose inputs take long to compute may return other values."""
+        return self.inputs(rng)
+
     def reference(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
         """The outputs by name in float64 (integers exactly), from the inputs as keyword arguments.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from ptxkit.bench.cases import Plan
 from ptxkit.bench.measure import peers_ahead
+from ptxkit.runtime.device import emulating_device
 from ptxkit.workload import registry
 
 PLANS = [Plan(registry.get("saxpy")(n=n)) for n in range(1, 8)]
@@ -43,3 +45,20 @@ def test_the_time_is_limited(started, monkeypatch):
 def test_few_cases_start_no_processes(started):
     assert peers_ahead.prepare_ahead(PLANS[: peers_ahead.FEW], ["torch"]) == 0
     assert not started
+
+
+def test_a_peer_is_prepared_without_the_results_of_another_kernel(monkeypatch):
+    kernel = registry.get("attention_backward")
+    monkeypatch.setattr(kernel, "inputs", lambda *arguments: pytest.fail("the forward kernel was computed"))
+    seen = {}
+
+    def prepare(workload, inputs):
+        seen.update({name: array.shape for name, array in inputs.items()})
+        return SimpleNamespace(note="", launches=1)
+
+    peer = SimpleNamespace(name="fake", offers=lambda workload: True, prepare=prepare, version=str)
+    fields = {"batch": 1, "heads": 2, "q": 32, "k": 32, "d": 64}
+    job = {"kernel": kernel.name, "fields": fields, "variants": ["unfused"], "tile": {}, "tiles": {}, "peers": ["fake"]}
+    monkeypatch.setattr("ptxkit.workload.build.compiled", lambda resolved: None)
+    assert peers_ahead._prepare(job, emulating_device(), {"fake": peer}) == []
+    assert seen["o"] == (32, 2, 64)

@@ -10,6 +10,7 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.kernels.attention import sizes
 from ptxkit.kernels.attention.attention import attend
 from ptxkit.kernels.attention.attention_backward import PADDING, AttentionBackward, gradients
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -109,6 +110,25 @@ def test_gradients_of_a_sum_of_results():
             below = (attend(q, k, v, True)[0] * do).sum()
             x[i] += step
             assert gradient[i] == pytest.approx((above - below) / (2 * step), abs=1e-7)
+
+
+@pytest.mark.parametrize("lengths", ["equal", "empty"])
+def test_the_reference_does_not_depend_on_the_parts_in_which_it_is_computed(monkeypatch, lengths):
+    workload = AttentionBackward(batch=3, heads=4, q=150, k=150, d=64, causal=True, kv_heads=2, lengths=lengths)
+    whole = workload.inputs(np.random.default_rng(0))
+    gradients_of_whole = workload.reference(**whole)
+    monkeypatch.setattr(sizes, "PART", 64)
+    in_parts = workload.inputs(np.random.default_rng(0))
+    np.testing.assert_allclose(in_parts["lse"], whole["lse"], rtol=1e-6)
+    for name, value in workload.reference(**whole).items():
+        np.testing.assert_allclose(value, gradients_of_whole[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_inputs_to_prepare_with_have_the_types_and_shapes_of_the_inputs():
+    workload = AttentionBackward(batch=2, heads=4, q=20, k=30, d=64, kv_heads=2, lengths="random")
+    shaped, usual = (made(np.random.default_rng(0)) for made in (workload.shaped_inputs, workload.inputs))
+    assert list(shaped) == list(usual)
+    assert [(x.dtype, x.shape) for x in shaped.values()] == [(x.dtype, x.shape) for x in usual.values()]
 
 
 def test_large_scores_do_not_overflow(monkeypatch):

@@ -143,9 +143,9 @@ class Benchmark:
         self._results = replace(
             empty, target=self._target_name(plans[0]) if plans else "", absent={**empty.absent, **too_large}
         )
-        if self.recorded and is_timed(self.device):
-            self._roofs(plans, say)
         with self._references(plans):
+            if self.recorded and is_timed(self.device):
+                self._roofs(plans, say)
             self._began = time.perf_counter()
             if self.ahead and is_timed(self.device):
                 names = [peer.name for peer in self.peers]

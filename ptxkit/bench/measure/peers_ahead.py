@@ -21,11 +21,15 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ptxkit.bench.cases import description_of
 from ptxkit.errors import FaultError, PtxkitError
+from ptxkit.workload.data import Prepared
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
+    from ptxkit.workload.workload import Workload
 
 PROCESS_BYTES = 3e9  # memory of a process with torch and a CUDA context
 MOST = 12  # processes: more contexts on a GPU slow each other down
@@ -156,7 +160,7 @@ def _prepare(job: Mapping[str, Any], device: Any, known: dict[str, Any]) -> list
     errors = []
     try:
         workload = registry.find(job["kernel"])(**job["fields"])
-        sets = BufferSets(workload, device, 1, 0)
+        sets = BufferSets(workload, device, 1, 0, prepared=_shaped)
     except PtxkitError as error:
         return [str(error)]
     variants = workload.variants()
@@ -177,6 +181,11 @@ def _prepare(job: Mapping[str, Any], device: Any, known: dict[str, Any]) -> list
         except PtxkitError as error:
             errors.append(str(error))
     return errors
+
+
+def _shaped(workload: Workload, seed: int) -> Prepared:
+    """Inputs without a reference; see :meth:`Workload.shaped_inputs`."""
+    return dict(workload.shaped_inputs(np.random.default_rng(seed))), None
 
 
 def _free_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.balance import alone, section, steps_of_queries, strided_remark
-from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
+from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_part, hide, query_blocks
 from ptxkit.kernels.attention.tiles import (
     CONTINUOUS,
     CONTINUOUS_TILE,
@@ -28,6 +29,7 @@ from ptxkit.kernels.attention.tiles import (
     usable,
 )
 from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.products import converted
 
 
 class Attention(AttentionSizes):
@@ -253,26 +255,38 @@ class Attention(AttentionSizes):
 def forward(w: AttentionSizes, query: Any, key: Any, value: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """o and lse of all heads and sequences, in the type ``w.wide``."""
     o, lse = np.zeros(query.shape, w.wide), np.full((w.heads, len(query)), -np.inf)
+    query, key, value = (converted(x, w.wide) for x in (query, key, value))
 
-    def attend_one(sequence: int, head: int) -> None:
+    def attend_one(sequence: int, head: int, part: slice) -> None:
         queries, keys = w.rows(sequence)
         shared = head // (w.heads // w.shared_heads)
-        q, k, v = (x.astype(w.wide) for x in (query[queries, head], key[keys, shared], value[keys, shared]))
-        o[queries, head], lse[head, queries] = attend(q, k, v, w.causal)
+        q, k, v = query[queries, head], key[keys, shared], value[keys, shared]
+        rows = slice(queries.start + part.start, queries.start + part.stop)
+        o[rows, head], lse[head, rows] = attend(q, k, v, w.causal, part)
 
-    for_each_head(w.batch, w.heads, attend_one)
+    collections.deque(for_each_part(w, w.heads, attend_one), maxlen=0)
     return o, lse
 
 
 def attend(
-    q: np.ndarray[Any, Any], k: np.ndarray[Any, Any], v: np.ndarray[Any, Any], causal: bool
+    q: np.ndarray[Any, Any],
+    k: np.ndarray[Any, Any],
+    v: np.ndarray[Any, Any],
+    causal: bool,
+    part: slice | None = None,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The results (n, d) and log-sum-exps (n) of the queries (n, d) of one head of one sequence, whose keys are (m, d)."""
-    o, lse = np.zeros_like(q), np.full(len(q), -np.inf)
+    """The results (n, d) and log-sum-exps (n) of the queries (n, d) of one head of one sequence, whose keys are (m, d).
+
+    Args:
+        part: only these queries.
+    """
+    part = part or slice(0, len(q))
+    o, lse = np.zeros_like(q[part]), np.full(part.stop - part.start, -np.inf)
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
-    for rows, keys in query_blocks(len(q), len(k), causal):
+    for rows, keys in query_blocks(len(q), len(k), causal, part=part):
         if not keys:
             continue
+        here = slice(rows.start - part.start, rows.stop - part.start)
         scores = q[rows] @ k[:keys].T
         scores *= scale
         if causal:
@@ -283,6 +297,6 @@ def attend(
         exponentials = np.exp(scores, out=scores)
         sums = exponentials.sum(1, keepdims=True)
         seen = sums[:, 0] != 0
-        o[rows][seen] = (exponentials @ v[:keys])[seen] / sums[seen]
-        lse[rows][seen] = (highest + np.log(np.where(sums, sums, 1)))[seen, 0]
+        o[here][seen] = (exponentials @ v[:keys])[seen] / sums[seen]
+        lse[here][seen] = (highest + np.log(np.where(sums, sums, 1)))[seen, 0]
     return o, lse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,9 +12,10 @@ import numpy as np
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.attention import forward
 from ptxkit.kernels.attention.balance import steps_of_keys, strided_remark
-from ptxkit.kernels.attention.sizes import UNFUSED, AttentionSizes, fits, for_each_head, hide, query_blocks
+from ptxkit.kernels.attention.sizes import UNFUSED, AttentionSizes, fits, for_each_part, hide, query_blocks
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.products import converted
 
 PADDING = 128  # of cu/ptxkit/attention/backward.cuh: rows of a sequence in padded arrays are a multiple
 QUERIES = 64  # of a tile of step 1 and 2, and of a CTA that converts dq
@@ -72,6 +73,13 @@ class AttentionBackward(AttentionSizes):
         return (self.tokens[0] // PADDING + self.batch) * PADDING
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return self._inputs(rng, forward)
+
+    def shaped_inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """See :meth:`Workload.shaped_inputs`: without the results of the forward kernel, whose values are zero."""
+        return self._inputs(rng, lambda w, query, **_: (np.zeros(query.shape), np.zeros((w.heads, len(query)))))
+
+    def _inputs(self, rng: np.random.Generator, forward: Callable[..., tuple[Any, Any]]) -> dict[str, Any]:
         queries, keys = self.tokens
         q_starts, k_starts = self.starts()
         arrays = self.query_and_key(rng) | {"value": uniform(rng, (keys, self.shared_heads, self.d), self.dtype)}
@@ -92,16 +100,20 @@ class AttentionBackward(AttentionSizes):
         dq, dk, dv = (np.zeros(x.shape, self.wide) for x in (query, key, value))
         group = self.heads // self.shared_heads
 
-        def add_one(sequence: int, shared: int) -> None:  # all heads that share a head of keys
-            queries, keys = self.rows(sequence)
-            k, v = (x[keys, shared].astype(self.wide) for x in (key, value))
-            for head in range(shared * group, (shared + 1) * group):
-                q, results, to_results = (x[queries, head].astype(self.wide) for x in (query, o, do))
-                sums = lse[head, queries].astype(self.wide)
-                of_head = dq[queries, head], dk[keys, shared], dv[keys, shared]
-                gradients(q, k, v, results, to_results, sums, self.causal, *of_head)
+        query, key, value, o, do, lse = (converted(x, self.wide) for x in (query, key, value, o, do, lse))
 
-        for_each_head(self.batch, self.shared_heads, add_one)
+        def of_part(sequence: int, shared: int, part: slice) -> tuple[slice, int, Any, Any]:  # all heads that share keys
+            queries, keys = self.rows(sequence)
+            k, v = key[keys, shared], value[keys, shared]
+            to_k, to_v = np.zeros_like(k), np.zeros_like(v)
+            for head in range(shared * group, (shared + 1) * group):
+                of_head = query[queries, head], k, v, o[queries, head], do[queries, head], lse[head, queries]
+                gradients(*of_head, self.causal, dq[queries, head], to_k, to_v, part)
+            return keys, shared, to_k, to_v
+
+        for keys, shared, to_k, to_v in for_each_part(self, self.shared_heads, of_part):
+            dk[keys, shared] += to_k
+            dv[keys, shared] += to_v
         return {"dq": dq, "dk": dk, "dv": dv}
 
     def outputs(self) -> Mapping[str, Any]:
@@ -325,10 +337,26 @@ class AttentionBackward(AttentionSizes):
         return self.specialized(AttentionBackwardTile(self.d, 2, True, True))
 
 
-def gradients(q: Any, k: Any, v: Any, o: Any, do: Any, lse: Any, causal: bool, dq: Any, dk: Any, dv: Any) -> None:
-    """Add the gradients of one head of one sequence, with n queries (n, d) and m keys (m, d), to dq, dk and dv."""
+def gradients(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    do: Any,
+    lse: Any,
+    causal: bool,
+    dq: Any,
+    dk: Any,
+    dv: Any,
+    part: slice | None = None,
+) -> None:
+    """Add the gradients of one head of one sequence, with n queries (n, d) and m keys (m, d), to dq, dk and dv.
+
+    Args:
+        part: those of the results for these queries only.
+    """
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
-    for rows, keys in query_blocks(len(q), len(k), causal, FEWEST):
+    for rows, keys in query_blocks(len(q), len(k), causal, FEWEST, part):
         seen = np.isfinite(lse[rows])
         scores = q[rows] @ k[:keys].T
         scores *= scale

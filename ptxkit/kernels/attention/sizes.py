@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,10 @@ HEAD_SIZES = (64, 128, 256)
 UNFUSED = 64  # rows and columns of a tile of the unfused kernels
 LOG2E = math.log2(math.e)
 LARGE = 1 << 33  # pairs of a query and a key times d; float64 products of this size take seconds
+PART = 4096  # queries of a head that a thread computes
 PAIRS = 1 << 19  # scores of a block of the reference, which stay in the cache of a core
+
+Result = TypeVar("Result")
 
 
 class AttentionSizes(Workload):
@@ -132,15 +135,34 @@ def for_each_head(batch: int, heads: int, compute: Callable[[int, int], None]) -
         collections.deque(pool.map(lambda one: compute(*one), np.ndindex(batch, heads)), maxlen=0)
 
 
-def query_blocks(n: int, m: int, causal: bool, fewest: int = 1) -> Iterator[tuple[slice, int]]:
+def for_each_part(w: AttentionSizes, heads: int, compute: Callable[[int, int, slice], Result]) -> Iterator[Result]:
+    """The results of ``compute(sequence, head, queries)``, on all cores, for each head and for parts of the queries.
+
+    Few heads of long sequences would leave cores idle. With a causal mask the last parts take the longest: they come first.
+    """
+    lengths = [queries for queries, _ in w.sequence_lengths()]
+    parts = [
+        (sequence, head, slice(first, min(first + PART, lengths[sequence])))
+        for first in range(0, max(lengths), PART)[::-1]
+        for sequence, head in np.ndindex(w.batch, heads)
+        if first < lengths[sequence]
+    ]
+    with one_thread(), ThreadPoolExecutor(cores()) as pool:
+        yield from pool.map(lambda part: compute(*part), parts)
+
+
+def query_blocks(
+    n: int, m: int, causal: bool, fewest: int = 1, part: slice | None = None
+) -> Iterator[tuple[slice, int]]:
     """The n queries of a sequence in blocks, each with the number of its m keys that the last query of the block sees.
 
     Args:
-        fewest: queries of a block, except of the last one.
+        fewest: queries of a block, except of the last one. part: only these queries.
     """
     step = max(fewest, PAIRS // max(1, m))
-    for first in range(0, n, step):
-        last = min(first + step, n)
+    start, stop = (part.start, part.stop) if part else (0, n)
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
         yield slice(first, last), min(m, max(0, last + m - n)) if causal else m
 
 
