@@ -112,6 +112,15 @@ class Workload:
         """
         raise NotImplementedError
 
+    def rounded_terms(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        """Typical magnitudes of the terms whose difference an output is, by output name, from the inputs as keyword arguments.
+
+        They are needed where terms may cancel in whole rows, as in gradients of a softmax: a library that rounds a term has an
+        error in proportion to it, whereas the magnitude of the result and of the results around it says nothing of it
+        (:mod:`ptxkit.bench.measure.library_accuracy`). The arrays are broadcast to the shapes of the outputs.
+        """
+        return {}
+
     def work(self) -> Work:
         """The minimum that any variant must compute and move."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -115,6 +115,39 @@ class AttentionBackward(AttentionSizes):
             dk[keys, shared] += to_k
             dv[keys, shared] += to_v
         return {"dq": dq, "dk": dk, "dv": dv}
+
+    def rounded_terms(
+        self, query: Any, key: Any, value: Any, o: Any, lse: Any, do: Any, q_starts: Any, k_starts: Any
+    ) -> dict[str, Any]:
+        """The magnitudes of dq and dk that P dP and P delta have, whose difference is dS.
+
+        dS is 0 where a query sees one key, where its values agree, and where one probability is 1. A library that computes dP
+        or delta in 16 bits has an error of P (u |dP| + u |delta|) there, independent for each key and query: it adds to dq the
+        root of the sum of squares over the keys of a query, times the typical element of a key and the scale; dk likewise.
+        """
+        of_queries, of_keys = np.zeros(query.shape[:2]), np.zeros(key.shape[:2])
+        group = self.heads // self.shared_heads
+        query, key, value, o, do, lse = (converted(x, self.wide) for x in (query, key, value, o, do, lse))
+
+        def of_part(sequence: int, shared: int, part: slice) -> tuple[slice, int, Any]:
+            queries, keys = self.rows(sequence)
+            k, v = key[keys, shared], value[keys, shared]
+            to_keys = np.zeros(len(k))
+            for head in range(shared * group, (shared + 1) * group):
+                of_head = query[queries, head], k, v, o[queries, head], do[queries, head], lse[head, queries]
+                for rows, seen, probabilities, products, delta in pair_blocks(*of_head, self.causal, part):
+                    both = np.square(probabilities * (np.abs(products) + np.abs(delta)))
+                    of_queries[queries, head][rows] = both.sum(1)
+                    to_keys[:seen] += both.sum(0)
+            return keys, shared, to_keys
+
+        for keys, shared, to_keys in for_each_part(self, self.shared_heads, of_part):
+            of_keys[keys, shared] += to_keys
+        typical_key, typical_query = (math.sqrt(np.square(x).mean()) if x.size else 0.0 for x in (key, query))
+        return {
+            "dq": (self.scale * typical_key * np.sqrt(of_queries))[..., None],
+            "dk": (self.scale * typical_query * np.sqrt(of_keys))[..., None],
+        }
 
     def outputs(self) -> Mapping[str, Any]:
         queries, keys = self.tokens
@@ -356,6 +389,22 @@ def gradients(
         part: those of the results for these queries only.
     """
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
+    for rows, keys, probabilities, ds, delta in pair_blocks(q, k, v, o, do, lse, causal, part):
+        dv[:keys] += probabilities.T @ do[rows]
+        ds -= delta
+        ds *= probabilities
+        dq[rows] += ds @ k[:keys] * scale
+        dk[:keys] += ds.T @ q[rows] * scale
+
+
+def pair_blocks(
+    q: Any, k: Any, v: Any, o: Any, do: Any, lse: Any, causal: bool, part: slice | None = None
+) -> Iterator[tuple[slice, int, Any, Any, Any]]:
+    """Blocks of queries: their rows, the number of keys that they see, and of these pairs P, dP and delta.
+
+    The arguments are those of :func:`gradients`.
+    """
+    scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
     for rows, keys in query_blocks(len(q), len(k), causal, FEWEST, part):
         seen = np.isfinite(lse[rows])
         scores = q[rows] @ k[:keys].T
@@ -364,12 +413,7 @@ def gradients(
         probabilities = np.exp(scores, out=scores)
         if causal:
             hide(probabilities, rows, len(k) - len(q), 0)
-        dv[:keys] += probabilities.T @ do[rows]
-        ds = do[rows] @ v[:keys].T
-        ds -= (do[rows] * o[rows]).sum(1, keepdims=True)
-        ds *= probabilities
-        dq[rows] += ds @ k[:keys] * scale
-        dk[:keys] += ds.T @ q[rows] * scale
+        yield rows, keys, probabilities, do[rows] @ v[:keys].T, (do[rows] * o[rows]).sum(1, keepdims=True)
 
 
 def keys_bytes(d: int, t: Tile, *, atomics: bool) -> int:
