@@ -6,7 +6,7 @@
 using namespace ptxkit;
 
 template <class Tile, class T, class Out, class Of, int PARTS, int ACTIVATION>
-__global__ void __launch_bounds__(Tile::THREADS + 32) matmul_fused_multicast(
+__global__ void __launch_bounds__(Tile::ALL_THREADS) matmul_fused_multicast(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, Out* c, const float* scale,
     const float* row_scales, const float* column_scales, const Out* bias, const Out* residual, float* largest, int m, int n,
     unsigned pitch, size_t matrix, unsigned a_sharing, unsigned b_sharing,

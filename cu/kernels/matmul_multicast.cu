@@ -7,7 +7,7 @@ using namespace ptxkit;
 
 // STORES: 1 for rows of c that begin at a multiple of a pair of elements, 2 of 8 elements, 0 for others.
 template <class Tile, class T, class Of, int EPILOGUE, int STORES>
-__global__ void __launch_bounds__(Tile::THREADS + 32) matmul_multicast(
+__global__ void __launch_bounds__(Tile::ALL_THREADS) matmul_multicast(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, unsigned m,
     unsigned n, float alpha, float beta, unsigned pitch, unsigned a_sharing, unsigned b_sharing,
     unsigned parts, unsigned across, unsigned of_product, unsigned steps, unsigned stages) {

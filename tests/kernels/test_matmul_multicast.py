@@ -72,6 +72,8 @@ TILES = [  # sizes and tile
     ((90, 300, 1096), {"TOKENS": 96, "ROWS": 2, "CONSUMERS": 2, "PARTS": 8}),
     ((50, 200, 520), {"TOKENS": 56, "ROWS": 3, "PARTS": 2}),  # 48 vectors of a row, no power of two
     ((81, 400, 264), {"TOKENS": 88, "CONSUMERS": 3, "A_SHARING": 2}),
+    ((140, 520, 264), {"TOKENS": 136, "ROWS": 2, "CONSUMERS": 2, "A_SHARING": 2}),  # a producer warpgroup gives up registers
+    ((190, 200, 136), {"TOKENS": 192, "CONSUMERS": 3}),
 ]
 
 
@@ -118,7 +120,8 @@ def test_vectors_of_elements_are_stored_where_every_row_of_c_begins_with_one(n, 
         ({}, {"A_SHARING": 4, "B_SHARING": 4}, "A_SHARING x B_SHARING x PARTS = 16 CTAs are more than the 8 of a cluster"),
         ({}, {"TOKENS": 24, "A_SHARING": 1, "B_SHARING": 1, "layout": "nn"}, "24 rows of a are no whole boxes for 1 CTAs"),
         ({}, {"TOKENS": 8, "B_SHARING": 2, "layout": "tt"}, "64 rows of b are no whole boxes for 2 CTAs"),
-        ({}, {"TOKENS": 136, "ROWS": 2, "CONSUMERS": 2}, "136 sums of 128 x 136 need more than the registers"),
+        ({}, {"TOKENS": 208, "ROWS": 2, "CONSUMERS": 2}, "208 sums of 128 x 208 need more than the registers"),
+        ({}, {"TOKENS": 208, "CONSUMERS": 3}, "104 sums of 64 x 208 need more than the registers"),
         ({"k": 200}, {"PARTS": 4}, "k=200 has 2 steps of 256 bytes, fewer than PARTS=4"),
         ({}, {"TOKENS": 256, "CTAS_PER_SM": 2}, "shared memory has room for 2 stages of 40960 bytes"),
     ],
@@ -161,7 +164,7 @@ def test_it_is_not_chosen_for_products_of_which_there_are_no_times(options):
 
 
 @pytest.mark.parametrize(
-    "tile", [{"TOKENS": 208, "ROWS": 2}, {"TOKENS": 128, "ROWS": 2, "CONSUMERS": 2}, {"TOKENS": 32}], ids=str
+    "tile", [{"TOKENS": 208, "ROWS": 2}, {"TOKENS": 200, "ROWS": 2, "CONSUMERS": 2}, {"TOKENS": 192, "CONSUMERS": 3}], ids=str
 )
 def test_wgmma_is_asynchronous_and_nothing_spills(tile):
     workload = MatmulWgmma(m=300, alpha=2.0, beta=0.5, epilogue="bias_gelu")

@@ -30,6 +30,10 @@ struct MulticastTile {
     static constexpr int CONSUMERS = CONSUMERS_, ROWS = ROWS_, TOKENS = TOKENS_, DEPTH = DEPTH_, WEIGHTS = 64 * ROWS * CONSUMERS;
     static_assert(WEIGHTS <= 256 && TOKENS <= 256 && TOKENS % 8 == 0, "boxes of a tensor map have at most 256 rows");
     static constexpr int THREADS = 128 * CONSUMERS;  // that multiply
+    // Where the sums of a thread need more than its share of the registers, a producer warpgroup of which one warp is busy gives up
+    // its own (setmaxnreg). Descriptions know it as `gives_registers` (ptxkit/kernels/gemm/multicast.py).
+    static constexpr bool GIVES_REGISTERS = CONSUMERS > 1 && ROWS * TOKENS / 2 > (CONSUMERS == 2 ? 128 : 88);
+    static constexpr int ALL_THREADS = THREADS + (GIVES_REGISTERS ? 128 : 32);
     static constexpr int STAGE_BYTES = DEPTH * (WEIGHTS + TOKENS) * WGMMA_ROW_BYTES;
     static constexpr int PITCH = WEIGHTS + 4;  // sums from a row of the transposed tile to the next: no bank conflicts
 };
@@ -124,7 +128,7 @@ __device__ __forceinline__ void store_vectors(const float (&sums)[Tile::ROWS][Ti
     }
 }
 
-// The product as the body of a kernel with 128 CONSUMERS + 32 threads, clusters of a_sharing x b_sharing x parts CTAs and dynamic
+// The product as the body of a kernel with ALL_THREADS threads, clusters of a_sharing x b_sharing x parts CTAs and dynamic
 // shared memory for `stages` x STAGE_BYTES and for TOKENS x PITCH sums, which share it. k has `all_steps` of 128 DEPTH bytes, at least
 // as many as parts.
 template <class Tile, class T, class Of, class Out, class Sum = typename WgmmaOf<T>::Sum>
@@ -169,7 +173,11 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     follow_previous_grid();
 
     RingOf ring(stages);
-    if (warp == 4 * CONSUMERS) {
+    if (Tile::GIVES_REGISTERS ? warp >= 4 * CONSUMERS : warp == 4 * CONSUMERS) {
+        if constexpr (Tile::GIVES_REGISTERS) {
+            setmaxnreg_dec<24>();
+            if (warp > 4 * CONSUMERS) return;
+        }
         if (elect_sync(all_lanes)) {
             const unsigned a_rows = TOKENS / a_sharing, b_rows = WEIGHTS / b_sharing;
             const unsigned short same_a = ((1 << a_sharing) - 1) << (first + rank_b * a_sharing);
@@ -195,6 +203,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
         __syncwarp();
         return;
     }
+    if constexpr (Tile::GIVES_REGISTERS) setmaxnreg_inc<CONSUMERS == 2 ? 240 : 160>();
     const unsigned consumer = warp / 4;
     using OfB = OperandPlace<Of::B_MAJOR>;
     using OfA = OperandPlace<Of::A_MAJOR>;

@@ -406,7 +406,7 @@ class MatmulFused(HasLayout, Workload):
         launch = Launch(
             "matmul_fused_multicast",
             self.batch * multicast.clusters(self, t) * multicast.cluster(t),
-            multicast.threads(t) + 32,
+            multicast.threads(t),
             (
                 self.map("a", 0, operands.A_MAJOR, from_a),
                 self.map("b", 1, operands.B_MAJOR, from_b),

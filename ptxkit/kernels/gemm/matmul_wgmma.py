@@ -381,7 +381,7 @@ def loaded_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:
     multiply = Launch(
         "matmul_multicast",
         multicast.clusters(w, t) * multicast.cluster(t),
-        multicast.threads(t) + 32,
+        multicast.threads(t),
         (
             *(unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", *multicast.loaded_rows(t))),
             *(c, bias, m, n, *others),

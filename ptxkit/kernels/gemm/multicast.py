@@ -26,6 +26,9 @@ MIN_STAGES = 3
 STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
 OTHER_REGISTERS = 40  # of a thread beside its sums, for addresses and counters
 DEEP_ROWS = 144  # of both operands in a stage, up to which it has 256 bytes along k
+MOST_SUMS = {2: 200, 3: 96}
+"""Consumers -> the most sums of a thread with the registers that a producer warpgroup gives up, 240 or 160 in all. ptxas places
+the sums of one instruction in the registers that a thread has at launch, which are 128 with three consumers."""
 MOST_ROWS = 4096  # of a, up to which the variants are considered
 MOST_WAVES = 2
 
@@ -62,9 +65,14 @@ def weights(t: Mapping[str, int]) -> int:
     return 64 * t["CONSUMERS"] * t["ROWS"]
 
 
+def gives_registers(t: Mapping[str, int]) -> bool:
+    """Whether there is a producer warpgroup that gives up its registers, instead of a producer warp: for many sums."""
+    return t["CONSUMERS"] > 1 and t["ROWS"] * t["TOKENS"] // 2 > (128 if t["CONSUMERS"] == 2 else 88)
+
+
 def threads(t: Mapping[str, int]) -> int:
-    """Threads that multiply."""
-    return 128 * t["CONSUMERS"]
+    """Threads of a CTA."""
+    return 128 * t["CONSUMERS"] + (128 if gives_registers(t) else 32)
 
 
 def depth(t: Mapping[str, int]) -> int:
@@ -135,7 +143,11 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
         return f"k={w.k} has {of}, fewer than PARTS={t['PARTS']}"
     limits = w.device.target.limits
     sums, room = t["ROWS"] * t["TOKENS"] // 2, ctas_per_sm.registers(limits, t)
-    if sums + OTHER_REGISTERS > min(room, limits.registers_per_thread):
+    if gives_registers(t) and t["CTAS_PER_SM"] == 1:
+        enough = sums <= MOST_SUMS[t["CONSUMERS"]]
+    else:
+        enough = sums + OTHER_REGISTERS <= min(room, limits.registers_per_thread)
+    if not enough:
         of = f"{64 * t['ROWS']} x {t['TOKENS']}"
         return f"{sums} sums of {of} need more than the registers of a thread of {t['CONSUMERS']} consumers"
     if (needed := sums_bytes(t)) > (limit := ctas_per_sm.shared_bytes(limits, t) - STATIC_BYTES):
@@ -191,6 +203,8 @@ def shapes(w: Product, itemsize: int, batch: int) -> Iterator[dict[str, int]]:
         for tokens in fitting_tokens(w.m, columns_of(w.kind), cdiv(w.n, rows) * batch, w.device.sms):
             for values in SHAPES:
                 t = {**values, "TOKENS": tokens}
+                if gives_registers(t):
+                    continue  # there are no times of these
                 if weights(t) == rows and usable(w, {**t, **ALONE}, itemsize) is True:
                     yield t
                     break
