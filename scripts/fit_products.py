@@ -5,8 +5,8 @@
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``; step 14 and
-``cluster_k``; step 15 and ``multicast``; step 16. The last three are chosen from the first fit with times of them on. Files
-without ``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements.
+``cluster_k``; step 15 and ``multicast``; step 16; step 17. The last four are chosen from the first fit with times of them on.
+Files without ``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements.
 
 Minimized is the sum of
 
@@ -37,6 +37,7 @@ from ptxkit.kernels.gemm import (
     direct,
     fused_tiles,
     multicast,
+    shifted,
     stream_k,
     stream_model,
     swapped,
@@ -59,8 +60,8 @@ LIMITS = {
     "hit_us": (0.3, 1.5),
     "power": (0.0, 0.8),
 }
-MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast", "direct")
-"""The last three may have no times."""
+MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast", "direct", "shifted")
+"""The last four may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -127,12 +128,14 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return "multicast", multicast.stream_work(w, t)
     if variant == "step16_direct":
         return "direct", direct.stream_work(w, t)
+    if variant == "step17_shifted":
+        return "shifted", shifted.stream_work(w, t)
     return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
 def copied_us(w: Any, variant: str) -> float:
     """The time of copies of operands before a variant."""
-    if w.name != "matmul_wgmma" or variant in ("step11_unaligned", "step16_direct"):
+    if w.name != "matmul_wgmma" or variant in ("step11_unaligned", "step16_direct", "step17_shifted"):
         return 0.0
     return unaligned.copies_us(w)
 

@@ -219,7 +219,8 @@ class Measured:
         gradients: the first suitable entry counts.
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
         cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
-            direct: of those that read b without shared memory between warps; None before they were measured.
+            direct: of those that read b without shared memory between warps; shifted: of those
+            whose CTAs put rows of any length together; None before they were measured.
         sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
         products: of the others by wgmma. unaligned: of those whose results, or also operands, TMA does not copy.
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
@@ -252,6 +253,7 @@ class Measured:
     cluster_k: StreamRates | None = None
     multicast: StreamRates | None = None
     direct: StreamRates | None = None
+    shifted: StreamRates | None = None
     sparse: StreamRates | None = None
     sparse_tiles: StreamRates | None = None
 

@@ -333,6 +333,7 @@ TENSOR_CORES = (
     ("matmul_tcgen05", "step8_tma_store"),
     ("matmul_wgmma", "step15_multicast"),  # for up to some hundred rows of a
     ("matmul_wgmma", "step14_cluster_k"),  # for a small c
+    ("matmul_wgmma", "step17_shifted"),  # for rows of any length, and a short k or few rows of a
     ("matmul_wgmma", "step16_direct"),  # for few rows of a, of any length
     ("matmul_wgmma", "step13_stream_k"),  # for few rows of a, and for tiles that would fill little of the last wave
     ("matmul_wgmma", "step10_split_k"),  # for a long k and few results

@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in sixteen steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in seventeen steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm import cluster_k, direct, multicast, steps, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, direct, multicast, shifted, steps, stream_k, swapped, unaligned, wgmma_tiles
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
@@ -214,7 +214,7 @@ def full(t: Tile) -> Tile:
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the steps that read and write all matrices by TMA."""
     reason = unaligned.needed(w)
-    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 16 compute such products"
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 17 compute such products"
 
 
 def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
@@ -400,7 +400,7 @@ def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in sixteen steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in seventeen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -624,6 +624,18 @@ class MatmulWgmma(Matmul):
     def step16_direct(self, t: Tile) -> list[Launch]:
         """For few rows of a: vectors of rows of b that begin anywhere, from device memory to the operands of mma.sync."""
         return direct.launches(self, t)
+
+    @variant(
+        requires=REQUIRES,
+        source=shifted.SOURCE,
+        tile=shifted.SPACE,
+        constraint=shifted.usable,
+        prefer=steps.preferred(17),
+        slower=lambda w: steps.slower(w, 17),
+    )
+    def step17_shifted(self, t: Tile) -> list[Launch]:
+        """For rows of any length and a short k or few rows of a: asynchronous copies of aligned vectors, which are shifted."""
+        return shifted.launches(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:

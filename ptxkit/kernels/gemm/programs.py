@@ -37,6 +37,7 @@ TEMPLATES = {
     "step15_multicast": ("step15", MULTICAST),
     "multicast": ("step15", MULTICAST),
     "step16_direct": ("step16", ("TOKENS", "ROWS", "STAGES")),
+    "step17_shifted": ("step17", ("CONSUMERS", "COLUMNS")),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
 COPIES = "align_rows"

@@ -2,7 +2,7 @@
 
 All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own. The step and the tile with
 the smallest predicted time are taken, or those of a shared program that are nearly as fast, or a measured exception
-(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 and 15 are left out until there are times of them.
+(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 17 are left out until there are times of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.kernels.gemm import cluster_k, direct, multicast, programs, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import (
+    cluster_k,
+    direct,
+    multicast,
+    programs,
+    shifted,
+    stream_k,
+    swapped,
+    unaligned,
+    wgmma_tiles,
+)
 from ptxkit.kernels.gemm.programs import COPIES, Choice, Option
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
@@ -35,6 +45,7 @@ NAMES = {
     14: "step14_cluster_k",
     15: "step15_multicast",
     16: "step16_direct",
+    17: "step17_shifted",
 }
 
 
@@ -87,6 +98,11 @@ def _direct(w: Matmul) -> Tiles:
         yield from ((t, direct.predicted_us(w, t)) for t in direct.candidates(w))
 
 
+def _shifted(w: Matmul) -> Tiles:
+    if shifted.was_timed(w):
+        yield from ((t, shifted.predicted_us(w, t)) for t in shifted.candidates(w))
+
+
 TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
@@ -97,6 +113,7 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     14: _clusters,
     15: _multicast,
     16: _direct,
+    17: _shifted,
 }
 COPYING = (12, 13, 14, 15)
 """The steps before which operands are copied that TMA cannot read."""
@@ -110,6 +127,7 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     14: cluster_k.preferred,
     15: multicast.preferred,
     16: direct.preferred,
+    17: shifted.preferred,
 }
 """The tiles of a step for products for which it is not considered."""
 
@@ -166,6 +184,7 @@ def slower(w: Matmul, step: int) -> str | None:
         14: entry.cluster_k is None,
         15: not multicast.was_timed(w),
         16: direct.considered(w) and entry.direct is None,
+        17: shifted.considered(w) and entry.shifted is None,
     }
     if unmeasured.get(step):
         return "no times of it were measured"
