@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ptxkit.bench import peers
 from ptxkit.bench.cases import Plan
 from ptxkit.bench.measure import peers_ahead
 from ptxkit.runtime.device import emulating_device
@@ -62,3 +63,10 @@ def test_a_peer_is_prepared_without_the_results_of_another_kernel(monkeypatch):
     monkeypatch.setattr("ptxkit.workload.build.compiled", lambda resolved: None)
     assert peers_ahead._prepare(job, emulating_device(), {"fake": peer}) == []
     assert seen["o"] == (32, 2, 64)
+
+
+def test_peers_whose_code_is_not_kept_are_not_prepared():
+    """They would be imported and prepared in each process for nothing."""
+    kept = {peer.name for peer in peers.every() if peer.keeps_code}
+    assert {"compile", "triton", "flex_attention", "cutlass"} <= kept
+    assert not {"torch", "cublas", "cudnn_attention"} & kept

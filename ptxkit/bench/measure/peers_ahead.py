@@ -1,9 +1,9 @@
 """Compiles the variants and peers of many cases before they are measured, in several processes on the same GPU.
 
 torch.compile and Triton compile for some seconds for each case, one case at a time, while the other cores are idle. The
-processes here prepare every peer of every case once. What they compile stays in the caches of ptxkit, torch and Triton on disk,
-where the measurement finds it. Nothing is timed, and no configuration that a peer chose by timing is kept, because the
-processes disturb each other: the measurement chooses again.
+processes here prepare the peers that compile once for every case. What they compile stays in the caches of ptxkit, torch and
+Triton on disk, where the measurement finds it. Nothing is timed, and no configuration that a peer chose by timing is kept,
+because the processes disturb each other: the measurement chooses again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def prepare_ahead(
     """Fill the caches for these cases; the measurement reports the errors of those that fail.
 
     Args:
-        peers: names of the peers to prepare. say: called with a line about the progress.
+        peers: names of the peers to prepare, whose code is kept for other processes.
+        say: called with a line about the progress.
         tile: tile parameters that the measurement fixes. stop_after_s: the time for preparation and measurement, or None.
 
     Returns:

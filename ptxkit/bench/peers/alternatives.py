@@ -27,6 +27,8 @@ Candidate = tuple[Workload, Variant]
 class Alternatives(Peer):
     """Selects a kernel by timing all of them, once per workload."""
 
+    keeps_code = True
+
     def __init__(self) -> None:
         super().__init__()
         self._chosen: dict[Workload, Candidate] = {}

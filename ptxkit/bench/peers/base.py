@@ -66,12 +66,14 @@ class Peer(ABC):
         summary: short description.
         packages: packages that must be installed; the version of the first one is reported.
         wheels: package -> distribution to install, if it has another name.
+        keeps_code: what it compiles stays in a cache on disk, so that another process can compile it before.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     packages: ClassVar[Sequence[str]] = ()
     wheels: ClassVar[Mapping[str, str]] = {}
+    keeps_code: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._device: GpuDevice | None = None

@@ -23,6 +23,7 @@ class CompilePeer(TorchPeer):
     """The functions of the torch peer, compiled for fixed shapes."""
 
     name = "compile"
+    keeps_code = True
     summary = "PyTorch, torch.compile"
 
     def version(self) -> str:

@@ -58,6 +58,7 @@ class CupyPeer(Peer):
     """One kernel per call, compiled by CuPy."""
 
     name = "cupy"
+    keeps_code = True
     summary = "CuPy, one ElementwiseKernel for each operation"
     packages = ("cupy",)
     # the distribution "cupy" is the source, which requires a CUDA toolkit

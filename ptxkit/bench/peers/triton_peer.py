@@ -26,6 +26,7 @@ class TritonPeer(Peer):
     """Kernels for these operations, tuned like ``triton.autotune`` does."""
 
     name = "triton"
+    keeps_code = True
     summary = "Triton, one kernel for each operation"
     packages = ("triton", "torch")
 
