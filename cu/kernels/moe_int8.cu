@@ -10,7 +10,8 @@
 // - `moe_product_wgmma`, for sm_90a: a producer warpgroup fills the ring through TMA, one or two consumer warpgroups
 //     multiply by wgmma, persistent CTAs. The CTAs of a cluster compute tiles of the same tokens: each loads a part of
 //     these and multicasts it to the others. With PING_PONG, each of two consumers has a tile of its own, and multiplies
-//     while the other one is in its epilogue, where it waits for the magnitudes of other tiles.
+//     while the other one is in its epilogue, where it waits for the magnitudes of other tiles. With PROMOTED, the sums
+//     of DEPTH products are added to others in f32, because tensor cores keep 13 bits of sums of e4m3 products.
 // - the same with results in bf16 (f32 of s8), and `quantize_wide`, which finds the scale of each row and quantizes it.
 #include "ptxkit/gemm/grouped.cuh"
 #include "ptxkit/gemm/mma.cuh"
@@ -321,7 +322,7 @@ __device__ __forceinline__ void narrow_wgmma(float (&d)[N], unsigned long long a
 // Tile parameters of moe_product_wgmma. The description gives them by name (ExpertTile in
 // ptxkit/kernels/moe/product.py).
 template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_, int CLUSTER_,
-          bool PING_PONG_>
+          bool PING_PONG_, bool PROMOTED_>
 struct ExpertTile {
     static constexpr int BW = BW_, BT = BT_;      // weights and tokens in a tile
     static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / sharing weights
@@ -330,12 +331,13 @@ struct ExpertTile {
     static constexpr int PARTS = PARTS_;          // of k, each summed by another CTA
     static constexpr int CLUSTER = CLUSTER_;      // CTAs of a cluster, which have the same tokens and neighbouring weights
     static constexpr bool PING_PONG = PING_PONG_;  // consumers have tiles of their own
+    static constexpr bool PROMOTED = PROMOTED_;    // sums of DEPTH products are added on CUDA cores
     static constexpr int sharing = PING_PONG ? 1 : CONSUMERS, tiles = CONSUMERS / sharing;  // consumers of a tile
     static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
     static constexpr int ROWS = BW / sharing / 64;  // wgmmas of a consumer
     static_assert(BW == 64 * ROWS * sharing && BW <= 256, "a consumer has a multiple of 64 weights");
     static_assert(!PING_PONG || CONSUMERS == 2, "two consumers alternate");
-    static_assert(ROWS * BT <= 256, "a thread has at most 128 sums");
+    static_assert(ROWS * BT <= (PROMOTED ? 128 : 256), "a thread has at most 128 sums, or 64 and as many of one step");
     static_assert(BT % (8 * CLUSTER) == 0, "parts that are multicast are whole swizzle patterns");
 };
 
@@ -449,15 +451,16 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
             // A consumer that alternates waits until the other one has seen all of its stages full: a parity tells only
             // two successive phases of an mbarrier apart.
             if (Tile::PING_PONG && index >= next_tile) barrier_sync(3 + consumer, 256);
-            unsigned previous = 0;
-            if (Tile::PARTS > 1 && steps.begin == steps.end) {
+            [[maybe_unused]] unsigned previous = 0;
+            if (Tile::PROMOTED || (Tile::PARTS > 1 && steps.begin == steps.end)) {
 #pragma unroll
                 for (int i = 0; i < ROWS; i++) {
 #pragma unroll
                     for (int j = 0; j < BT / 2; j++) sums[i][j] = 0;
                 }
             }
-            for (unsigned step = steps.begin; step < steps.end; step++) {
+            // Multiplies the stage that is next; adds to `d` from the first product on, or replaces it.
+            auto multiply = [&](typename Narrow<T>::Sum (&d)[ROWS][BT / 2], bool accumulate) {
                 const unsigned stage = base + at.stage * Tile::stage_bytes;
                 const unsigned weights = stage + own * 64 * ROWS * DEPTH;
                 mbarrier_wait(full(at.stage), at.parity);
@@ -466,22 +469,42 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                 for (int part = 0; part < DEPTH; part += 32) {
 #pragma unroll
                     for (int i = 0; i < ROWS; i++) {
-                        narrow_wgmma(sums[i], matrix_descriptor_128B(weights + i * 64 * DEPTH + part),
-                                     matrix_descriptor_128B(stage + Tile::weight_bytes + part),
-                                     part > 0 || step > steps.begin);
+                        narrow_wgmma(d[i], matrix_descriptor_128B(weights + i * 64 * DEPTH + part),
+                                     matrix_descriptor_128B(stage + Tile::weight_bytes + part), part > 0 || accumulate);
                     }
                 }
                 wgmma_commit_group();
-                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
-                if (step > steps.begin) release(previous);
-                previous = at.stage;
-                at.advance();
-            }
-            if (Tile::PING_PONG && index + next_tile < tiles.count) barrier_arrive(4 - consumer, 256);
-            wgmma_wait_group<0>();
+            };
+            if constexpr (Tile::PROMOTED) {
+                typename Narrow<T>::Sum of_step[ROWS][BT / 2];
+                for (unsigned step = steps.begin; step < steps.end; step++) {
+                    multiply(of_step, false);
+                    wgmma_wait_group<0>();
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);
-            if (steps.begin < steps.end) release(previous);
+                    for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(of_step[i]);
+                    release(at.stage);
+                    at.advance();
+#pragma unroll
+                    for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+                        for (int j = 0; j < BT / 2; j++) sums[i][j] += of_step[i][j];
+                    }
+                }
+                if (Tile::PING_PONG && index + next_tile < tiles.count) barrier_arrive(4 - consumer, 256);
+            } else {
+                for (unsigned step = steps.begin; step < steps.end; step++) {
+                    multiply(sums, step > steps.begin);
+                    wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
+                    if (step > steps.begin) release(previous);
+                    previous = at.stage;
+                    at.advance();
+                }
+                if (Tile::PING_PONG && index + next_tile < tiles.count) barrier_arrive(4 - consumer, 256);
+                wgmma_wait_group<0>();
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);
+                if (steps.begin < steps.end) release(previous);
+            }
             if constexpr (Tile::PING_PONG) at.advance(steps.end);  // the steps of the other consumer's next tile
             const unsigned weight = own * 64 * ROWS + warp % 4 * 16;
             if constexpr (FORMAT == SUMS) store_sums<64>(sums, results, tile, weight, 0);

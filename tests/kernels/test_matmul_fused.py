@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from ptxkit import Tile
 from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.emulator.tensor_core.accumulation import accumulation
 from ptxkit.errors import UsageError
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA
@@ -16,9 +18,11 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.choice import choose
+from ptxkit.workload.data import Data
 from ptxkit.workload.verify import compare_all
 
 SM_90A = Target.parse("sm_90a")
+WGMMA_E4M3 = accumulation("wgmma", "e4m3", 90)
 SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
 
 
@@ -123,6 +127,23 @@ def test_few_rows_take_shares_of_k(sizes, options, variant):
     assert choose(MatmulFused(*sizes, **options), target=SM_90A).variant == variant
 
 
+@pytest.mark.parametrize("k", [4096, 14336, 28672])
+@pytest.mark.parametrize("bug", ["none", "one percent", "a lost block"])
+def test_long_sums_of_e4m3_are_verified_and_small_bugs_are_found(k, bug):
+    """The largest error of a sum of 28,672 products hides a factor of 1.01, but not the root mean square of all errors."""
+    w = MatmulFused(16, 32, k, dtype="e4m3", scale="rows_columns")
+    data = Data(w, 3)
+    a, b = (data.inputs[name].astype(np.float32) for name in "ab")
+    sums = np.zeros((1, 16, 32), np.float32)
+    for first in range(0, k, 32):
+        if bug != "a lost block" or not 256 <= first < 384:
+            step = slice(first, first + 32)
+            sums = WGMMA_E4M3.dot(a[None, :, step], b[:, step].T[None], sums, "e4m3", "e4m3")
+    c = sums[0] * data.inputs["row_scales"][:, None] * data.inputs["column_scales"]
+    found = {"c": (c * np.float32(1.01 if bug == "one percent" else 1)).astype(ml_dtypes.bfloat16)}
+    assert compare_all(found, data.expected, data.tolerance_rule()).verified is (bug == "none")
+
+
 def test_a_tile_that_ends_a_matrix_has_no_elements_of_the_next_one(device):
     """Both operands are MN-major, so that elements of k beyond 75 would be those of the next matrix."""
     run(device, "fused", 72, 72, 75, layout="nt", batch=2, dtype="f16")
@@ -179,7 +200,9 @@ def test_tiles_that_are_refused(options, tile, reason):
         workload.variant("fused").select_tile(workload, SM_90A, {**SMALL, **tile})
 
 
-@pytest.mark.parametrize("options", [{"dtype": "e4m3", "scale": "rows_columns", "bias": True, "amax": True}, {"dtype": "s8"}])
+@pytest.mark.parametrize(
+    "options", [{"dtype": "e4m3", "scale": "rows_columns", "bias": True, "amax": True}, {"dtype": "s8"}]
+)
 def test_wgmma_is_asynchronous_and_nothing_spills(options):
     workload = MatmulFused(**options)
     (step,) = build(workload, workload.variant("fused"), SM_90A).steps

@@ -21,7 +21,8 @@ from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.workload import Workload
 
-EVERY = list(MoeRouted.variants())
+PROMOTED = "step5_promoted"  # for e4m3 alone
+EVERY = [v for v in MoeRouted.variants() if v != PROMOTED]
 # The other variants are slow here; `make test-all` runs them.
 FEW = ["step3_fitted", *(pytest.param(v, marks=pytest.mark.slow) for v in EVERY if v != "step3_fitted")]
 SIZES = {"tokens": 6, "hidden": 144, "ffn": 80, "experts": 5, "top_k": 2}
@@ -49,7 +50,7 @@ def with_logits(workload, logits):
     [
         pytest.param(dtype, v, marks=() if dtype == "s8" and v != "step2_wgmma" else pytest.mark.slow)
         for dtype in ("s8", "e4m3")
-        for v in EVERY
+        for v in (*EVERY, *([PROMOTED] if dtype == "e4m3" else ()))
     ],
 )
 def test_every_type(device, dtype, variant):
@@ -133,6 +134,20 @@ def few_ctas(monkeypatch):
 @pytest.mark.parametrize(("variant", "completion"), LATE)
 def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, variant, completion):
     verify(EmulatedDevice(settings=EmulatorSettings(completion=completion)), made(), variant)
+
+
+@pytest.mark.parametrize("cluster", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_promoted_sums_over_several_tiles(few_ctas, cluster):
+    """More than one step of k, so that the sums of a step are used while the next stage is filled."""
+    settings = EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True)
+    workload = made(tokens=4, hidden=144, ffn=32, dtype="e4m3", experts=2)
+    tile = {"BW": 128, "BT": 16, "CONSUMERS": 2, "DOWN": 128, "CLUSTER": cluster, "PARTS": 1}
+    verify(EmulatedDevice(settings=settings), workload, PROMOTED, tile=tile)
+
+
+def test_promoted_sums_are_for_e4m3():
+    with pytest.raises(UsageError, match="sums of s8 are exact"):
+        made().variant(PROMOTED).select_tile(made(), Target.parse("sm_90a"))
 
 
 @pytest.mark.parametrize(
@@ -233,9 +248,12 @@ PRESETS = [
 
 
 @pytest.mark.parametrize(("dtype", "tokens", "model"), PRESETS)
-@pytest.mark.parametrize("variant", ["step4_quantized", pytest.param("step3_fitted", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "variant", ["step4_quantized", *(pytest.param(v, marks=pytest.mark.slow) for v in ("step3_fitted", PROMOTED))]
+)
 def test_wgmma_is_asynchronous_and_nothing_spills(dtype, tokens, model, variant):
-    workload = MoeRouted(tokens=tokens, **model, dtype=dtype)
+    workload = MoeRouted(tokens=tokens, **model, dtype="e4m3" if variant == PROMOTED else dtype)
+    dtype = workload.dtype
     for step in build(workload, workload.variant(variant), Target.parse("sm_90a")).steps:
         has = {"s8": "IGMMA", "e4m3": "QGMMA"}[dtype] if step.launch.kernel == "moe_product_wgmma" else ()
         assert "serialized" not in step.image.log  # "wgmma.mma_async instructions are serialized due to ..."

@@ -9,6 +9,7 @@ or are common to many elements (:mod:`ptxkit.bench.measure.common_errors`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -161,7 +162,7 @@ def _of_output(own: Tolerance, form: Format, half: float, reference: np.ndarray[
     if form.mantissa_bits >= SIGNIFICAND_F32 and half > OF_FLOAT32:
         half *= OF_WIDER
     error = ROUNDINGS * half
-    rms = own.rms or max(own.relative, own.typical)
+    rms = math.hypot(own.rms, ROUNDINGS_RMS * half) if own.rms else max(own.relative, own.typical)
     return Tolerance(
         relative=max(own.relative, error),
         absolute=own.absolute,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ptxkit.kernels.moe.moe_routed import requantized_tolerance
 from ptxkit.workload.launch import Tolerance, cdiv
 from ptxkit.workload.registry import is_bundled
 from ptxkit.workload.workload import Workload
@@ -349,27 +350,8 @@ def expert_tiles(tokens: float) -> Iterator[Config]:
 
 ROUNDED_TWICE = 1.5 * 2**-9
 """Mean relative error of silu(gate) * factor, both rounded to bf16 before: the largest error of each is 2^-9, and that of the
-gate is up to 1.3 times as large in its activation."""
-STEP = 2**-3
-"""A step of the quantization relative to the values: of e4m3, which has 3 bits after the binary point, and of s8 where the
-largest of a row is 16 times the typical value."""
-
-
-def with_bf16_intermediates(w: Any) -> dict[str, Tolerance]:
-    """The tolerance of moe_routed for a peer whose gates and factors are rounded to bf16 before they are quantized.
-
-    A value that differs by d from the reference's is quantized to another step s with probability d / s, so that the mean
-    square of the difference is d s. Results are sums of many such values with random signs, so that their relative root mean
-    square error is that of the values, at most sqrt(d s) = 1.9%. (With random inputs, numpy's is 1.1% for s8 and 1.6% for
-    e4m3.) 5.7 of these standard deviations, the largest among 67 million, are added to what the description permits, relative
-    to a typical magnitude that is at least half of the root mean square of the results. ``rms`` is two of them: a wrong scale,
-    weight or activation changes all results by more. The experts and their weights are computed in f32, and have the tolerance
-    of the description.
-    """
-    own = w.tolerance
-    deviation = math.sqrt(ROUNDED_TWICE * STEP)
-    y = own["y"]
-    return {**own, "y": replace(y, typical=y.typical + 2 * 5.7 * deviation, rms=2 * deviation)}
+gate is up to 1.3 times as large in its activation. With random inputs and s8, numpy's results of moe_routed have then a root
+mean square error of 1.1%."""
 
 
 @op("moe_routed")
@@ -424,7 +406,7 @@ def moe_routed(w: Any) -> Program:
         lambda c: (w.tokens,),
         configs,
         {**experts, "TOP_K": w.top_k, "RENORMALIZE": w.renormalize},
-        tolerance=with_bf16_intermediates(w),
+        tolerance=requantized_tolerance(w, rounded=ROUNDED_TWICE),
         scratch={
             "counts": ((w.experts,), "s32"),
             "sorted": ((most + largest,), "s32"),

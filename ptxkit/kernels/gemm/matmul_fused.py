@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
@@ -39,6 +40,9 @@ F32_ROUNDINGS = 2.0**-21  # of scales, bias, activation and residual
 AMPLIFIED = {"none": 1.0, "relu": 2.0, "gelu": 2.5, "silu": 4.0, "silu_mul": 8.0}
 """The error of a sum after the activation, in units of the error before it and of the typical magnitudes: activations halve the
 mean magnitude and have slopes of up to 1.13; a gate is multiplied by a factor of several standard deviations."""
+AMPLIFIED_RMS = 1.1
+"""The same of root mean squares, at most: 1.04 with gelu. ``silu_mul`` has two sums, each of which contributes as much."""
+ENOUGH_FOR_RMS = 256  # elements, whose root mean square error hardly depends on single ones
 
 TILE = matmul_wgmma.TILE
 
@@ -261,7 +265,8 @@ class MatmulFused(HasLayout, Workload):
     def tolerance(self) -> Mapping[str, Tolerance] | None:  # type: ignore[override]  # depends on the types here
         """That of the sums on tensor cores, and of one rounding to the type of c; exact for s32.
 
-        The default for bf16 allows several roundings, 1.6%, which would hide a wrong scale.
+        The default for bf16 allows several roundings, 1.6%, which would hide a wrong scale. So would the largest error of a
+        single sum of many e4m3 products; all of these together are limited by ``rms``.
         """
         if self.output_kind == "s32":
             return None
@@ -269,7 +274,11 @@ class MatmulFused(HasLayout, Workload):
         sums = Sums(self.k, stated=True, unit=self.dtype, narrow="" if narrow == "float32" else narrow)
         typical = AMPLIFIED[self.activation] * (sums.error("float32") + F32_ROUNDINGS)
         relative = F32_ROUNDINGS + sums.relative
-        found = {"c": Tolerance(relative=relative, absolute=1e-7, ulp=0.5, typical=typical)}
+        rms = 0.0
+        if sums.deviation and self.batch * self.m * self.width >= ENOUGH_FOR_RMS:
+            amplified = AMPLIFIED_RMS * math.sqrt(self.n // self.width) * sums.deviation
+            rms = 1.25 * math.hypot(amplified, 2.0**-9)  # the latter of a rounding to bf16
+        found = {"c": Tolerance(relative=relative, absolute=1e-7, ulp=0.5, typical=typical, rms=rms)}
         return {**found, "largest": Tolerance(relative=relative, typical=typical)} if self.amax else found
 
     # -- launches ------------------------------------------------------------------------------------------------------

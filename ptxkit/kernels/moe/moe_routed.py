@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
@@ -16,6 +17,7 @@ from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe import two_launches
 from ptxkit.kernels.moe.product import NULL, SUMS, TYPES, Array, Dtype, Product
 from ptxkit.workload.parallel import cores
+from ptxkit.workload.tolerance import Sums
 
 WGMMA = ("sm_90a",)
 GATE_THREADS = 128
@@ -27,6 +29,8 @@ FITTED = {
     "DOWN": [128, 256, 64],  # weights in a tile of the second product
     "PARTS": list(PARTS),  # of k of the second product
 }
+MOST_PROMOTED = 128  # tokens of a tile of 128 weights, whose consumers have room for the sums of a step
+PROMOTED = {**FITTED, "BT": [block for block in FITTED["BT"] if block <= MOST_PROMOTED], "CLUSTER": [2, 1]}
 MOST_THREADS = 16  # of the reference, which limits its memory
 BLOCK = 8  # gates, and the factors that follow them, in the interleaved weights
 MIXTRAL = {"hidden": 4096, "ffn": 14336, "experts": 8, "top_k": 2}
@@ -34,6 +38,14 @@ DEEPSEEK_V3 = {"hidden": 7168, "ffn": 2048, "experts": 256, "top_k": 8}
 CLEARLY = 1.5
 """Predicted time of a second launch, relative to that of the exchange, beyond which step 4 is taken. On an H200 it was faster
 with 3.1, and slower with 0.7 and less."""
+STEP = 2**-3
+"""A step of the quantization relative to the values, at most: of e4m3, which has 3 bits after the binary point, and of s8 where
+the largest of a row is 16 times the typical value."""
+MEAN_ERROR = 1.4
+"""Mean relative error of a quantized value, in standard deviations of the errors of sums: sqrt(3) for three sums, times 0.8."""
+LARGEST_TERM = 12.0
+"""The largest of thousands of intermediate results in their root mean square: their distribution is that of products of two
+normally distributed numbers."""
 FIXED = Tile({"BW": 128, "BT": 128, "CONSUMERS": 2, "GROUP": 8, "CLUSTER": 1, "PING_PONG": 0})  # of step 2
 
 
@@ -53,13 +65,13 @@ def down(t: Tile) -> Tile:
     return Tile({"BW": t.DOWN, "CONSUMERS": moe.consumers(t.DOWN), "PING_PONG": 0, **shared})
 
 
-def usable_wgmma(w: MoeRouted, t: Tile, form: str = "f32") -> bool | str:
+def usable_wgmma(w: MoeRouted, t: Tile, form: str = "f32", promoted: bool = False) -> bool | str:
     """The constraint of step 3."""
     if w.most_parts < t.PARTS:
         return f"parts of k are for up to {MOST_PAIRS} pairs of a token and an expert, not {w.pairs}"
-    if (verdict := replace(w.first, format=form).usable_wgmma(t)) is not True:
+    if (verdict := replace(w.first, format=form, promoted=promoted).usable_wgmma(t)) is not True:
         return verdict
-    return w.second.usable_wgmma(down(t))
+    return replace(w.second, promoted=promoted).usable_wgmma(down(t))
 
 
 def preferred_wgmma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
@@ -78,6 +90,23 @@ def usable_exchange(w: MoeRouted, t: Tile) -> bool | str:
     return usable_wgmma(w, t, "own")
 
 
+def usable_promoted(w: MoeRouted, t: Tile) -> bool | str:
+    """The constraint of step 5."""
+    if w.dtype == "s8":
+        return "sums of s8 are exact"
+    return usable_wgmma(w, t, promoted=True)
+
+
+def preferred_promoted(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
+    """Tiles of step 5: those of step 3 that it can have; of many tokens first 128 x 128 in clusters of two, which read the
+    tokens from L2 once for both."""
+    for tile in preferred_wgmma(w):
+        if tile["BT"] == MOST_PROMOTED:
+            yield {**tile, "BW": 128, "DOWN": 128, "CONSUMERS": 2, "CLUSTER": 2}
+        if tile["BT"] <= MOST_PROMOTED:
+            yield {**tile, "DOWN": min(tile["DOWN"], 128)}
+
+
 def exchange_is_slower(w: MoeRouted) -> str | None:
     """``slower`` of step 4: None where a second launch would take :data:`CLEARLY` as long as the exchange, as predicted for
     moe_int8 (docs/moe.md)."""
@@ -91,6 +120,41 @@ def exchange_is_slower(w: MoeRouted) -> str | None:
         return None
     both = f"the exchange is predicted to take {terms.exchange_us:.3g} us, and a second launch {terms.second_us:.3g} us"
     return f"{both} (docs/moe.md)"
+
+
+def requantized_tolerance(
+    w: MoeRouted, terms: int | None = None, rounded: float | None = None
+) -> Mapping[str, Tolerance]:
+    """The tolerance of results that follow from the products' sums through a quantization.
+
+    An intermediate result that differs by d from the reference's is quantized to another step s with probability d / s, so that
+    the mean square of the difference is d s, much more than d^2: sums of e4m3 products that are right to 0.2% change y by 2%.
+    d is that of a gate, of its factor, and of the largest magnitude of the token, from which the scale follows. The sums of y
+    have an error of their own, and its terms one rounding to bf16. All of these are independent, so that y has a relative root
+    mean square error of this size, and single elements one of up to 5.7 times that. The typical magnitude
+    (docs/verification.md) is at least 0.4 of the root mean square of such results, whose columns have other scales for each
+    expert. The largest term of a sum may be quantized to another step as well, which matters where terms are few.
+
+    With exact sums (s8, not ``rounded``), hardly any intermediate result is near a tie.
+
+    Args:
+        terms: that the tensor cores add before the sum is added to one in f32; None for all.
+        rounded: mean relative error of the intermediate results by further roundings; None for none.
+    """
+    narrow = "float8_e4m3fn" if w.dtype == "e4m3" else ""
+    first, second = (
+        Sums(min(k, terms or k), stated=True, unit=w.dtype, narrow=narrow).deviation for k in (w.hidden, w.ffn)
+    )
+    y = Tolerance(relative=2**-7, typical=2**-5)
+    if first or rounded is not None:
+        deviation = math.hypot(math.sqrt(math.hypot(MEAN_ERROR * first, rounded or 0.0) * STEP), second, 2**-9)
+        one = STEP * min(1.0, LARGEST_TERM / math.sqrt(w.ffn))
+        y = replace(
+            y,
+            typical=2.5 * math.hypot(5.7 * deviation, one),
+            rms=math.hypot(1.5 * deviation, 2 * one / math.sqrt(w.pairs)),
+        )
+    return {"y": y, "expert": Tolerance(), "weight": Tolerance(relative=1e-5, absolute=1e-7)}
 
 
 class MoeRouted(Workload):
@@ -126,14 +190,7 @@ class MoeRouted(Workload):
 
     @property
     def tolerance(self) -> Mapping[str, Tolerance]:  # type: ignore[override]
-        """Results of experts are rounded to bf16 before they are added, and intermediate results near a tie may differ by one
-        step of their quantization; the sums of e4m3 have about 13 bits, which moves more of them across a tie."""
-        typical = 2**-5 if self.dtype == "s8" else 2**-4
-        return {
-            "y": Tolerance(relative=2**-7, typical=typical),
-            "expert": Tolerance(),
-            "weight": Tolerance(relative=1e-5, absolute=1e-7),
-        }
+        return requantized_tolerance(self)
 
     def constraints(self) -> Iterable[str]:
         for name in ("hidden", "ffn"):
@@ -339,15 +396,18 @@ class MoeRouted(Workload):
         args = ("results", "row", "weight", "y", self.top_k, self.hidden)
         return Launch("moe_combine", (self.tokens, cdiv(self.hidden, 8 * 128)), 128, args, template=(128,))
 
-    def wgmma(self, first: Tile, second: Tile, *, parts: int = 1, exchange: bool = False) -> list[Launch]:
+    def wgmma(
+        self, first: Tile, second: Tile, *, parts: int = 1, exchange: bool = False, promoted: bool = False
+    ) -> list[Launch]:
         """The chain with products by wgmma."""
         chain = [*self.route(exchange), self.permute]
-        chain.append(self.sorted_first("own" if exchange else "f32").wgmma(first))
+        chain.append(replace(self.sorted_first("own" if exchange else "f32"), promoted=promoted).wgmma(first))
         if not exchange:
             chain.append(self.requantize)
+        down = replace(self.second, promoted=promoted)
         if parts == 1:
-            return [*chain, self.second.wgmma(second), self.combine]
-        chain.append(replace(self.second, format="sums", out="parts", parts=parts).wgmma(second))
+            return [*chain, down.wgmma(second), self.combine]
+        chain.append(replace(down, format="sums", out="parts", parts=parts).wgmma(second))
         args = ("parts", "row", "expert", "weight", "h_scales", "w2_scales", "y", self.pairs, self.top_k, self.hidden)
         grid = (self.tokens, cdiv(self.hidden, 128))
         chain.append(Launch("moe_combine_parts", grid, 128, args, template=(TYPES[self.dtype], 128, parts)))
@@ -413,6 +473,20 @@ class MoeRouted(Workload):
     def step4_quantized(self, t: Tile) -> list[Launch]:
         """The first product quantizes its results: CTAs exchange the largest magnitudes of tokens through device memory."""
         return self.wgmma(t, down(t), parts=t.PARTS, exchange=True)
+
+    @variant(
+        requires=WGMMA,
+        tile=PROMOTED,
+        constraint=usable_promoted,
+        prefer=preferred_promoted,
+        slower=lambda w: (
+            "adding sums of e4m3 products in f32 takes time, and makes the results more accurate (docs/moe.md)"
+        ),
+        tolerance=lambda w: requantized_tolerance(w, moe.DEPTH),
+    )
+    def step5_promoted(self, t: Tile) -> list[Launch]:
+        """Step 3 with accurate sums of e4m3: those of 128 products leave the tensor cores and are added in f32."""
+        return self.wgmma(t, down(t), parts=t.PARTS, promoted=True)
 
 
 @lru_cache(maxsize=8)

@@ -81,6 +81,7 @@ class ExpertTile(TemplateStruct):
     PARTS: int = 1
     CLUSTER: int = 1
     PING_PONG: bool = False
+    PROMOTED: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Product:
         scales: name of the results' scales, for the formats "given" and "own".
         experts: their number.
         parts: of k, which are summed apart.
+        promoted: sums of :data:`DEPTH` products leave the tensor cores and are added in f32, in ``moe_product_wgmma``.
     """
 
     device: DeviceFacts
@@ -116,6 +118,7 @@ class Product:
     experts: int = 1
     swiglu: bool = False
     parts: int = 1
+    promoted: bool = False
 
     def columns(self, t: Tile) -> int:
         """Tiles across the weights, those of whole clusters."""
@@ -173,7 +176,7 @@ class Product:
         stages = self.stages(t)
         tiles = self.most_blocks(t.BT) * self.columns(t) * self.parts
         shape = {name: t[name] for name in ("BW", "BT", "CONSUMERS", "GROUP", "CLUSTER")}
-        tile = ExpertTile(**shape, STAGES=stages, PARTS=self.parts, PING_PONG=bool(t.PING_PONG))
+        tile = ExpertTile(**shape, STAGES=stages, PARTS=self.parts, PING_PONG=bool(t.PING_PONG), PROMOTED=self.promoted)
         return Launch(
             "moe_product_wgmma",
             min(tiles, self.device.sms // t.CLUSTER * t.CLUSTER),
@@ -247,8 +250,10 @@ class Product:
         sharing = 1 if t.PING_PONG else t.CONSUMERS
         if t.BW % (64 * sharing):
             return f"BW={t.BW} is not a multiple of 64 weights for each of {sharing} consumers"
-        if (sums := t.BW * t.BT // (128 * sharing)) > 128:
-            return f"a thread holds {sums} sums of {t.BW} x {t.BT}, more than 128"
+        most = 64 if self.promoted else 128
+        if (sums := t.BW * t.BT // (128 * sharing)) > most:
+            rest = ", and as many of one step" if self.promoted else ""
+            return f"a thread holds {sums} sums of {t.BW} x {t.BT}, more than {most}{rest}"
         if t.BT % (8 * t.CLUSTER):
             return f"{t.BT} tokens cannot be divided among {t.CLUSTER} CTAs in groups of 8, as the swizzle requires"
         if self.device.sms < t.CLUSTER:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ptxkit.bench.measure.library_accuracy import judged
-from ptxkit.bench.peers.triton_ops import with_bf16_intermediates
+from ptxkit.bench.peers.triton_ops import ROUNDED_TWICE
 from ptxkit.kernels.ffn import linear
 from ptxkit.kernels.ffn.ffn_sublayer import FfnSublayer
 from ptxkit.kernels.moe import product as moe
-from ptxkit.kernels.moe.moe_routed import BLOCK, MoeRouted, gated
+from ptxkit.kernels.moe.moe_routed import BLOCK, MoeRouted, gated, requantized_tolerance
 from ptxkit.workload.data import Data
 from ptxkit.workload.verify import compare
 
@@ -49,7 +49,7 @@ def data(request):
 
 
 def verdict_of(data, outputs):
-    return judged(outputs, data.expected, data, with_bf16_intermediates(data.workload))
+    return judged(outputs, data.expected, data, requantized_tolerance(data.workload, rounded=ROUNDED_TWICE))
 
 
 def test_results_with_bf16_intermediates_are_accepted(data):
