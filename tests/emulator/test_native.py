@@ -74,6 +74,19 @@ extern "C" __global__ void stack(int* y, const int* x) {
     for (int k = 0; k < 16; k++) s = s * 3 + a[(k * x[threadIdx.x]) & 15];
     y[threadIdx.x] = s;
 }
+extern "C" __global__ void below_zero(int* y, const int* x, int n) {
+    __shared__ int tile[64];
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(tile)) - 4 * threadIdx.x - 4096;
+    for (int k = 0; k < n; k++) {
+        int a, b;
+        asm volatile("st.shared.b32 [%0+4348], %1;" :: "r"(address), "r"(x[threadIdx.x] + k) : "memory");
+        __syncthreads();
+        asm volatile("ld.shared.b32 %0, [%1+4348];" : "=r"(a) : "r"(address) : "memory");
+        asm volatile("atom.shared.add.u32 %0, [%1+4348], 1;" : "=r"(b) : "r"(address) : "memory");
+        y[threadIdx.x] += a * b + tile[63 - threadIdx.x];
+        __syncthreads();
+    }
+}
 extern "C" __global__ void banks(float* y) {
     __shared__ float t[33 * 32];
     __shared__ double d[256];
@@ -236,6 +249,7 @@ CASES = {
     "sort": (1, 40, lambda: [numbers("i4", 40 * 12), np.int32(12)]),
     "heap": (1, 40, lambda: [np.zeros(40, np.int32)]),
     "stack": (1, 40, lambda: [np.zeros(40, np.int32), np.arange(40, dtype=np.int32) * 2 + 1]),
+    "below_zero": (1, 64, lambda: [np.zeros(64, np.int32), numbers("i4", 64), np.int32(4)]),
     "banks": (2, (32, 8), lambda: [np.zeros(256, np.float32)]),
     "small_banks": (1, 32, lambda: [np.zeros(32, np.int32), np.int32(9)]),
     "shapes": (1, 40, lambda: [np.zeros(40, np.int32), numbers("i4", 40), np.int32(5)]),

@@ -97,8 +97,3 @@ def by_space(x: Group, base: Addresses, offset: int = 0) -> list[tuple[str, Grou
             if part is not None:
                 out.append((name, part, lanes))
     return out
-
-
-def widen(address: Lanes) -> Addresses:
-    """Converts addresses to uint64."""
-    return address if address.dtype == np.uint64 else address.astype(np.uint64)

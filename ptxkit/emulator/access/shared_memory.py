@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.access.site import Loaded, Site, widen
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Shape
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
@@ -31,14 +31,14 @@ class SharedSite(Site):
     def _flat(self, x: Group, base: Lanes) -> tuple[Index, Pattern, int]:
         """Element indices in the wave's shared memory, the address pattern, and the index of the lowest element."""
         wave = x.wave
-        address = base.astype(np.uint64) if base.dtype != np.uint64 else base
+        address = widen(base)
         if wave.ranked and not self.cluster:
             address = self._without_rank(x, address)
         mask = x.covers(address.shape)
         own = self.remember(x, address, mask)
         if wave.ranked and self.cluster:
             return self._remote(x, address, mask, SHARED_BASE + wave.launch.shared_bytes, own)
-        origin = int(address.reshape(-1)[own.first]) + self.offset
+        origin = int(address.reshape(-1)[own.first]) + self.offset & 0xFFFF_FFFF_FFFF_FFFF
         low, high = origin + own.low, origin + own.high + self.size
         if SHARED_WINDOW <= low < SHARED_WINDOW + WINDOW_BYTES:
             low, high, origin = low - SHARED_WINDOW, high - SHARED_WINDOW, origin - SHARED_WINDOW
@@ -57,7 +57,8 @@ class SharedSite(Site):
     def _without_rank(self, x: Group, address: Addresses) -> Addresses:
         """Offsets in the executing CTA's shared memory, without the rank that addresses may contain."""
         own = self.own_rank(x).astype(np.uint64) << np.uint64(CLUSTER_RANK_SHIFT)
-        address = np.where(address & _RANK_BITS == own, address - own, address)
+        full = address + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
+        address = np.where(full & _RANK_BITS == own, address - own, address)
         if not x.rows and len(address) > 1 and (address[1:] == address[:-1]).all():
             return np.ascontiguousarray(address[:1])
         return address
@@ -132,7 +133,7 @@ class SharedSite(Site):
                 lambda a: (
                     f"{a + self.size - end} bytes past the end of the CTA's {launch.shared_bytes:,} bytes of shared memory"
                     + ("" if launch.shared_bytes else "; the launch gives it none (shared=, or --shared BYTES)")
-                    if a >= SHARED_BASE
+                    if SHARED_BASE <= a < 1 << 63
                     else "below the CTA's shared memory (a null pointer?)"
                 ),
             )

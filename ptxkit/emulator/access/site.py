@@ -22,6 +22,15 @@ Loaded: TypeAlias = Lanes | tuple[Lanes, ...]
 """The result of a load: one lane array, or one for each element of a vector."""
 
 
+def widen(address: Lanes) -> Addresses:
+    """Converts addresses to uint64.
+
+    An address of 32 bits and its offset are added modulo 2^32, and compilers generate negative addresses with offsets that
+    make them positive again. Addresses in the windows of 32 bits are below 2^31, so that extending the sign gives the same.
+    """
+    return address.astype(np.uint64 if address.dtype.itemsize == 8 else np.int32, copy=False).astype(np.uint64, copy=False)
+
+
 def scoped(ordering: str, scope: str) -> str:
     """Memory semantics with their scope, if it lacks the other CTAs of the cluster: ``relaxed.cta``; else ``relaxed``."""
     return f"{ordering}.cta" if ordering and scope == "cta" else ordering

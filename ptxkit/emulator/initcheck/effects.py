@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.access.generic import by_space
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Addresses, Lanes, Mask
 from ptxkit.emulator.initcheck import arithmetic, padding
 from ptxkit.emulator.initcheck.arithmetic import computed, smeared

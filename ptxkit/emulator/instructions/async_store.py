@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Bytes, Elements, Lanes, Mask
 from ptxkit.emulator.instructions.atomic_operations import apply_in_order, operation_for
 from ptxkit.emulator.instructions.atomics import AtomicSite

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.access.generic import by_space
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
-from ptxkit.emulator.access.site import Loaded, Site, scoped
+from ptxkit.emulator.access.site import Loaded, Site, scoped, widen
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.instructions.atomic_operations import TYPES_OF, Operation, apply_in_order, changed, operation_for
 from ptxkit.emulator.memory.allocations import Allocation

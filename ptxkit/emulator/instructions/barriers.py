@@ -156,9 +156,9 @@ def _bar_red(b: Binding) -> Gated:
         names = distinct(np.broadcast_to(numbers, x.shape)[x.active()])
         row = 1 if op == "and" else 0
         barriers = x.wave.part(CtaBarriers)
-        lanes = barriers.result(int(names[0]), row)[x.cta]
+        lanes = x.select(barriers.result(int(names[0]), row))
         for name in names[1:]:
-            lanes = np.where(numbers == name, barriers.result(int(name), row)[x.cta], lanes)
+            lanes = np.where(numbers == name, x.select(barriers.result(int(name), row)), lanes)
         return lanes.astype(np.uint32) if op == "popc" else lanes != 0
 
     return Gated(

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Operation

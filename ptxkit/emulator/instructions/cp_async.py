@@ -7,10 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.shared_memory import SharedSite
-from ptxkit.emulator.access.site import UNITS
+from ptxkit.emulator.access.site import UNITS, widen
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import POISON
@@ -248,11 +247,15 @@ def _copies_arrive(b: Binding) -> Step:
     noinc = b.form.has("noinc")
 
     def arrive(x: Group, base: Lanes) -> None:
-        wave, where = x.wave, b.where
-        index = at.index(x, base)
-        wave.part(Mbarriers).check(x, index, where)
+        index, barriers = at.index(x, base), x.wave.part(Mbarriers)
+        barriers.check(x, index, b.where)
         if not noinc:
-            wave.part(Mbarriers).update(x, index, where, arrivals=-1)
+            barriers.update(x, index, b.where, arrivals=-1)
+        for part in barriers.turns(x, index, 1):
+            arrive_when_complete(part, index)
+
+    def arrive_when_complete(x: Group, index: Lanes) -> None:
+        wave, where = x.wave, b.where
         words = np.broadcast_to(index, x.shape)[x.active()]
         threads = x.thread[x.active()]
         for races in wave.races:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from numpy.typing import DTypeLike
 
-from ptxkit.emulator.access.generic import GenericSite, widen
+from ptxkit.emulator.access.generic import GenericSite
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
-from ptxkit.emulator.access.site import Site, scoped
+from ptxkit.emulator.access.site import Site, scoped, widen
 from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.simt.step import U64, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect

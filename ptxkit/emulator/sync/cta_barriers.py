@@ -21,6 +21,7 @@ class _Barrier:
         extra: number of threads of each CTA that have arrived without waiting (bar.arrive).
         count: expected threads of each CTA, 0 for all that have not exited; the first arrival sets it.
         votes: predicate of the waiting lanes (barrier.red).
+        result: of the last barrier.red of each warp, (2, C, W): the number of true predicates, and whether all are true.
     """
 
     mask: Mask
@@ -49,10 +50,11 @@ class CtaBarriers(Synchroniser):
         return b
 
     def result(self, number: int, row: int) -> Index:
-        """The result of each CTA's last barrier.red: row 0 is the number of true predicates, row 1 whether all are true."""
+        """The results of each warp's last barrier.red, (C, W, 1): row 0 is the number of true predicates, row 1 whether all
+        are true."""
         found = self.get(number).result
         assert found is not None
-        return found[row]
+        return found[row][:, :, None]
 
     def arrive(
         self, group: Group, number: int, count: int, block: int | None, votes: Mask | None, where: Where
@@ -68,7 +70,7 @@ class CtaBarriers(Synchroniser):
         whole = group.lanes == wave.live_lanes and not b.groups
         if whole and block is not None and (count == 0 or (count == wave.shape[1] * 32 and not b.extra.any())):
             if votes is not None:
-                self._reduce(b, np.broadcast_to(votes, group.shape) & group.active(), slice(None))
+                self._reduce(b, np.broadcast_to(votes, group.shape) & group.active(), np.ones(wave.shape[0], np.bool_))
             for races in wave.races:
                 races.met(group)
             return True
@@ -81,6 +83,15 @@ class CtaBarriers(Synchroniser):
                 f"{where}: barrier {number} of CTA {wave.cta_coordinates(c)} is used with {count} threads "
                 f"while others wait for {int(b.count[c])}"
             )
+        if count and (first := self._expected(b, mask, count, block is not None)) is not None:
+            # the barrier completes with some of the warps, and the others are the first ones at the reinitialised barrier
+            lanes = group.select(first)
+            parts = (group.narrow(lanes), group.narrow(~lanes)) if block is None else wave.split(group, lanes)
+            every = None if votes is None else self._in_wave(group, votes)
+            for part in parts:
+                if part is not None:
+                    self.arrive(part, number, count, block, None if every is None else part.select(every), where)
+            return False
         b.count[ctas] = count
         for races in wave.races:
             races.arrived(number, group)
@@ -90,22 +101,41 @@ class CtaBarriers(Synchroniser):
             b.mask |= mask
             b.groups.append((group, block))
             if votes is not None:
-                full = np.zeros(wave.shape, np.bool_)
-                if group.rows:
-                    full[group.c, group.w] = np.broadcast_to(votes, group.shape)[:, 0]
-                else:
-                    full[:] = votes
+                full = self._in_wave(group, votes)
                 b.votes = full & mask if b.votes is None else np.where(mask, full, b.votes)
         self._complete(number, b)
         wave.launch.machine.version += 1
         return False
+
+    def _in_wave(self, group: Group, votes: Mask) -> Mask:
+        """The lanes ``votes`` of the group's selection, in the shape of the wave."""
+        full = np.zeros(self.wave.shape, np.bool_)
+        if group.rows:
+            full[group.c, group.w] = np.broadcast_to(votes, group.shape)[:, 0]
+        else:
+            full[:] = votes
+        return full
+
+    def _whole(self, mask: Mask) -> Mask:
+        """The warps with lanes in ``mask`` that contain all that have not exited, (C, W)."""
+        live = np.ones(self.wave.shape, np.bool_) if self.wave.live is None else self.wave.live
+        return np.asarray((mask | ~live).all(-1) & mask.any(-1), np.bool_)
+
+    def _expected(self, b: _Barrier, mask: Mask, count: int, waits: bool) -> Mask | None:
+        """Of the warps that arrive with ``mask``, in the order of their numbers, those that complete the barrier, and those
+        of other CTAs, (C, W, 1); None if it expects all of them."""
+        here = self._whole(b.mask)
+        arriving = self._whole(b.mask | mask) & ~here if waits else mask.any(-1)
+        lacking = (count - b.extra) // 32 - here.sum(-1)
+        fits = ~arriving | (arriving.cumsum(-1) <= lacking[:, None])
+        return None if np.all(fits) else np.asarray(fits[:, :, None], np.bool_)
 
     def _complete(self, number: int, b: _Barrier) -> None:
         wave = self.wave
         live = np.ones(wave.shape, np.bool_) if wave.live is None else wave.live
         someone = b.mask.any((1, 2)) | (b.extra != 0)
         all_here = (b.mask | ~live).all((1, 2)) & b.mask.any((1, 2))
-        whole_warps = ((b.mask | ~live).all(-1) & b.mask.any(-1)).sum(-1) * 32
+        whole_warps = self._whole(b.mask).sum(-1) * 32
         done = someone & np.where(b.count == 0, all_here, whole_warps + b.extra >= b.count)
         if not done.any():
             return
@@ -125,15 +155,16 @@ class CtaBarriers(Synchroniser):
             if out is not None:
                 wave.wake(out, block, passed=True)
 
-    def _reduce(self, b: _Barrier, votes: Mask, ctas: slice | Mask) -> None:
-        """Number of true predicates per CTA, and whether all of the participants' are true."""
+    def _reduce(self, b: _Barrier, votes: Mask, ctas: Mask) -> None:
+        """Number of true predicates per CTA, and whether all of the participants' are true, for the warps that take part."""
         live = np.ones(self.wave.shape, np.bool_) if self.wave.live is None else self.wave.live
         if b.result is None:
-            b.result = np.zeros((2, self.wave.shape[0]), np.int64)
+            b.result = np.zeros((2, *self.wave.shape[:2]), np.int64)
         # b.mask is not set if one group with every live lane arrives
         part = b.mask if b.mask.any() else live
-        b.result[0, ctas] = votes.sum((1, 2))[ctas]
-        b.result[1, ctas] = np.all(votes | ~part, (1, 2))[ctas]
+        warps = part.any(-1) & ctas[:, None]
+        b.result[0] = np.where(warps, votes.sum((1, 2))[:, None], b.result[0])
+        b.result[1] = np.where(warps, np.all(votes | ~part, (1, 2))[:, None], b.result[1])
 
     def threads_left(self) -> None:
         """Some threads have exited: barriers may be complete without them."""

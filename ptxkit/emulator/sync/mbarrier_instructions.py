@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Addresses, Lanes
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.simt.operands import operand_lanes
@@ -138,18 +138,24 @@ def _arrive(b: Binding) -> Step:
     def arrive(x: Group, base: Lanes, *count: Lanes) -> Addresses | None:
         amount = count[0].astype(np.int64) if count else 1
         index = at.index(x, base)
-        for races in x.wave.races:
-            races.operations.arrived(x, b.where, index, relaxed, within_cta)
-        return x.wave.part(Mbarriers).update(
-            x,
-            index,
-            b.where,
-            arrivals=1 if expects else amount,
-            tx=amount if expects else 0,
-            drop=drop,
-            may_complete=may_complete,
-            states=state is not None,
-        )
+        barriers = x.wave.part(Mbarriers)
+        barriers.check(x, index, b.where)
+        found: Addresses | None = None
+        for part in barriers.turns(x, index, 1 if expects else amount):
+            for races in x.wave.races:
+                races.operations.arrived(part, b.where, index, relaxed, within_cta)
+            got = barriers.update(
+                part,
+                index,
+                b.where,
+                arrivals=1 if expects else amount,
+                tx=amount if expects else 0,
+                drop=drop,
+                may_complete=may_complete,
+                states=state is not None,
+            )
+            found = got if found is None or got is None else np.where(part.active(), got, found)
+        return found
 
     sources: tuple[Typed, ...] = (at.source, *((r, U32) for r in rest))
     return Step(arrive, sources, () if state is None else ((state, U64),))

@@ -117,7 +117,8 @@ class Mbarriers(Synchroniser):
         may_complete: bool = True,
         states: bool = False,
     ) -> Addresses | None:
-        """Expect-tx, then arrive-on, by every thread of ``x``.
+        """Expect-tx, then arrive-on, by every thread of ``x``, from which no phase gets more arrivals than it lacks
+        (:meth:`turns`).
 
         Args:
             index, arrivals, tx: lane arrays or numbers, int64: barrier, arrivals, and what is added to the tx-count.
@@ -130,15 +131,8 @@ class Mbarriers(Synchroniser):
         at, counts, bytes_ = self._per_barrier(x, index, arrivals, tx)
         words = self.words
         pending, expected, outstanding, phase = unpack(words[at])
-        found = None
-        if (counts > pending).any():
-            # more arrivals than the phase lacks are legal if it completes in between: process one lane of each mbarrier at a
-            # time
-            found = self._one_by_one(x, index, where, arrivals, tx, drop, may_complete)
-        else:
-            if states:
-                found = self._found(x, index, arrivals)
-            self._advance(x, where, at, counts, bytes_, drop, may_complete, (pending, expected, outstanding, phase))
+        found = self._found(x, index, arrivals) if states else None
+        self._advance(x, where, at, counts, bytes_, drop, may_complete, (pending, expected, outstanding, phase))
         self.wave.launch.machine.version += 1
         return found
 
@@ -308,24 +302,23 @@ class Mbarriers(Synchroniser):
         out[active] = self.words[at] - earlier.astype(np.uint64)
         return out
 
-    def _one_by_one(
-        self, x: Group, index: Index, where: Where, arrivals: Index, tx: Index, drop: bool, may_complete: bool
-    ) -> Addresses:
+    def turns(self, x: Group, index: Index, arrivals: Index | int) -> list[Group]:
+        """The parts of ``x`` that arrive one after the other: ``[x]``, or, if an mbarrier would get more arrivals than its
+        phase lacks, one lane of each mbarrier at a time, so that the others arrive in the phases that follow."""
+        nothing = np.asarray(0, np.int64)
+        at, counts, _ = self._per_barrier(x, index, np.asarray(arrivals, np.int64), nothing)
+        if (counts <= unpack(self.words[at])[0]).all():
+            return [x]
         active = x.active()
         at = np.broadcast_to(index, x.shape)[active]
-        counts, bytes_ = (np.broadcast_to(v, x.shape)[active] for v in (arrivals, tx))
         order = np.argsort(at, kind="stable")
         starts = np.flatnonzero(np.concatenate(([True], at[order][1:] != at[order][:-1])))
         lengths = np.diff(np.append(starts, len(at)))
-        found = np.empty(len(at), np.uint64)
-        for rank in range(int(lengths.max())):
-            lanes = order[starts[lengths > rank] + rank]
-            words = self.words[at[lanes]]
-            found[lanes] = words
-            self._advance(x, where, at[lanes], counts[lanes], bytes_[lanes], drop, may_complete, unpack(words))
-        out = np.zeros(x.shape, np.uint64)
-        out[active] = found
-        return out
+        turn = np.empty(len(at), np.int64)
+        turn[order] = np.arange(len(at)) - np.repeat(starts, lengths)
+        of_lane = np.full(x.shape, -1)
+        of_lane[active] = turn
+        return [part for k in range(int(lengths.max())) if (part := x.narrow(of_lane == k)) is not None]
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

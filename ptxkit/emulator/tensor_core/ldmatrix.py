@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.access.generic import by_space
 from ptxkit.emulator.access.shared_memory import SharedSite
-from ptxkit.emulator.access.site import Loaded
+from ptxkit.emulator.access.site import Loaded, widen
 from ptxkit.emulator.arrays import Addresses, Lanes, Mask, Shape, Words
 from ptxkit.emulator.memory.traffic import wavefronts
 from ptxkit.emulator.simt.step import B32, Binding, Gated, Step, Typed

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Addresses, Index, Lanes
 from ptxkit.emulator.instructions.load_store import site_for
 from ptxkit.emulator.simt.step import U32, U64, Binding, Typed

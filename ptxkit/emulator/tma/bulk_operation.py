@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Addresses, Bytes, Elements, Index, Lanes
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import POISON

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.access.generic import by_space
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import U32, U64, Binding, Step
 from ptxkit.emulator.simt.table import effect

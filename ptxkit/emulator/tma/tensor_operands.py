@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import Allocation

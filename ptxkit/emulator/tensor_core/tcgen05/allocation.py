@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.access.site import widen
 from ptxkit.emulator.arrays import Index, Lanes
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.operands import operand_lanes
