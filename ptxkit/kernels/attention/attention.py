@@ -11,7 +11,17 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention.balance import alone, section, steps_of_queries, strided_remark
-from ptxkit.kernels.attention.sizes import LOG2E, UNFUSED, AttentionSizes, fits, for_each_part, hide, query_blocks
+from ptxkit.kernels.attention.sizes import (
+    LOG2E,
+    QUERIES,
+    UNFUSED,
+    AttentionSizes,
+    fits,
+    for_each_part,
+    hide,
+    key_blocks,
+    query_blocks,
+)
 from ptxkit.kernels.attention.tiles import (
     CONTINUOUS,
     CONTINUOUS_TILE,
@@ -283,20 +293,24 @@ def attend(
     part = part or slice(0, len(q))
     o, lse = np.zeros_like(q[part]), np.full(part.stop - part.start, -np.inf)
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
-    for rows, keys in query_blocks(len(q), len(k), causal, part=part):
-        if not keys:
-            continue
+    for rows, keys in query_blocks(len(q), len(k), causal, QUERIES, part):
         here = slice(rows.start - part.start, rows.stop - part.start)
-        scores = q[rows] @ k[:keys].T
-        scores *= scale
-        if causal:
-            hide(scores, rows, len(k) - len(q), -np.inf)
-        highest = scores.max(1, keepdims=True)
-        highest[np.isneginf(highest)] = 0
-        scores -= highest
-        exponentials = np.exp(scores, out=scores)
-        sums = exponentials.sum(1, keepdims=True)
+        total = np.zeros_like(o[here])
+        highest, sums = np.full((len(total), 1), -np.inf, q.dtype), np.zeros((len(total), 1), q.dtype)
+        for block in key_blocks(keys):
+            scores = q[rows] @ k[block].T
+            scores *= scale
+            if causal:
+                hide(scores, rows, len(k) - len(q) - block.start, -np.inf)
+            before, highest = highest, np.maximum(highest, scores.max(1, keepdims=True))
+            subtracted = np.where(np.isneginf(highest), 0, highest)
+            scores -= subtracted
+            exponentials = np.exp(scores, out=scores)
+            factor = np.exp(before - subtracted)  # of what was added with a lower maximum
+            sums = sums * factor + exponentials.sum(1, keepdims=True)
+            total *= factor
+            total += exponentials @ v[block]
         seen = sums[:, 0] != 0
-        o[here][seen] = (exponentials @ v[:keys])[seen] / sums[seen]
+        o[here][seen] = total[seen] / sums[seen]
         lse[here][seen] = (highest + np.log(np.where(sums, sums, 1)))[seen, 0]
     return o, lse

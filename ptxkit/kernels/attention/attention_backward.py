@@ -10,9 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
+from ptxkit.kernels.attention import sizes
 from ptxkit.kernels.attention.attention import forward
 from ptxkit.kernels.attention.balance import steps_of_keys, strided_remark
-from ptxkit.kernels.attention.sizes import UNFUSED, AttentionSizes, fits, for_each_part, hide, query_blocks
+from ptxkit.kernels.attention.sizes import (
+    UNFUSED,
+    AttentionSizes,
+    fits,
+    for_each_part,
+    hide,
+    key_blocks,
+    query_blocks,
+)
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.products import converted
@@ -21,7 +30,6 @@ PADDING = 128  # of cu/ptxkit/attention/backward.cuh: rows of a sequence in padd
 QUERIES = 64  # of a tile of step 1 and 2, and of a CTA that converts dq
 KEYS = 128  # of a CTA of the steps with wgmma
 THREADS = 256  # of the small kernels
-FEWEST = 256  # queries of a block of the reference, which adds to the gradients of all keys once for each block
 NULL = np.uint64(0)  # no sums of dq
 
 
@@ -137,8 +145,8 @@ class AttentionBackward(AttentionSizes):
                 of_head = query[queries, head], k, v, o[queries, head], do[queries, head], lse[head, queries]
                 for rows, seen, probabilities, products, delta in pair_blocks(*of_head, self.causal, part):
                     both = np.square(probabilities * (np.abs(products) + np.abs(delta)))
-                    of_queries[queries, head][rows] = both.sum(1)
-                    to_keys[:seen] += both.sum(0)
+                    of_queries[queries, head][rows] += both.sum(1)
+                    to_keys[seen] += both.sum(0)
             return keys, shared, to_keys
 
         for keys, shared, to_keys in for_each_part(self, self.shared_heads, of_part):
@@ -390,30 +398,32 @@ def gradients(
     """
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
     for rows, keys, probabilities, ds, delta in pair_blocks(q, k, v, o, do, lse, causal, part):
-        dv[:keys] += probabilities.T @ do[rows]
+        dv[keys] += probabilities.T @ do[rows]
         ds -= delta
         ds *= probabilities
-        dq[rows] += ds @ k[:keys] * scale
-        dk[:keys] += ds.T @ q[rows] * scale
+        dq[rows] += ds @ k[keys] * scale
+        dk[keys] += ds.T @ q[rows] * scale
 
 
 def pair_blocks(
     q: Any, k: Any, v: Any, o: Any, do: Any, lse: Any, causal: bool, part: slice | None = None
-) -> Iterator[tuple[slice, int, Any, Any, Any]]:
-    """Blocks of queries: their rows, the number of keys that they see, and of these pairs P, dP and delta.
+) -> Iterator[tuple[slice, slice, Any, Any, Any]]:
+    """Blocks of queries and keys: their rows, and of these pairs P, dP and delta. Keys that no query sees are left out.
 
     The arguments are those of :func:`gradients`.
     """
     scale = q.dtype.type(1 / math.sqrt(q.shape[1]))
-    for rows, keys in query_blocks(len(q), len(k), causal, FEWEST, part):
-        seen = np.isfinite(lse[rows])
-        scores = q[rows] @ k[:keys].T
-        scores *= scale
-        scores -= np.where(seen, lse[rows], np.inf)[:, None]
-        probabilities = np.exp(scores, out=scores)
-        if causal:
-            hide(probabilities, rows, len(k) - len(q), 0)
-        yield rows, keys, probabilities, do[rows] @ v[:keys].T, (do[rows] * o[rows]).sum(1, keepdims=True)
+    for rows, keys in query_blocks(len(q), len(k), causal, sizes.QUERIES, part):
+        subtracted = np.where(np.isfinite(lse[rows]), lse[rows], np.inf)[:, None]
+        delta = (do[rows] * o[rows]).sum(1, keepdims=True)
+        for block in key_blocks(keys):
+            scores = q[rows] @ k[block].T
+            scores *= scale
+            scores -= subtracted
+            probabilities = np.exp(scores, out=scores)
+            if causal:
+                hide(probabilities, rows, len(k) - len(q) - block.start, 0)
+            yield rows, block, probabilities, do[rows] @ v[block].T, delta
 
 
 def keys_bytes(d: int, t: Tile, *, atomics: bool) -> int:

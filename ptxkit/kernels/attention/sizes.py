@@ -19,9 +19,10 @@ from ptxkit.workload.parallel import cores
 HEAD_SIZES = (64, 128, 256)
 UNFUSED = 64  # rows and columns of a tile of the unfused kernels
 LOG2E = math.log2(math.e)
-LARGE = 1 << 33  # pairs of a query and a key times d; float64 products of this size take seconds
+LARGE = 1 << 31  # pairs of a query and a key times d; float64 products of this size take seconds
 PART = 4096  # queries of a head that a thread computes
 PAIRS = 1 << 19  # scores of a block of the reference, which stay in the cache of a core
+KEYS, QUERIES = 1024, PAIRS >> 10  # of a block where there are many keys
 
 Result = TypeVar("Result")
 
@@ -166,11 +167,18 @@ def query_blocks(
         yield slice(first, last), min(m, max(0, last + m - n)) if causal else m
 
 
+def key_blocks(keys: int) -> Iterator[slice]:
+    """The keys that a block of queries sees, in blocks."""
+    for first in range(0, keys, KEYS):
+        yield slice(first, min(first + KEYS, keys))
+
+
 def hide(scores: np.ndarray[Any, Any], rows: slice, behind: int, hidden: float) -> None:
     """Replace the scores, in place, of the keys that queries ``rows`` do not see with a causal mask.
 
     Args:
-        scores: of these queries and the first keys. behind: by how many the keys of the sequence exceed its queries.
+        scores: of these queries and some keys. behind: by how many the keys of the sequence, without those before these,
+            exceed its queries.
     """
     keys = scores.shape[1]
     first = min(max(rows.start + behind + 1, 0), keys)  # every query sees the keys before it
