@@ -148,8 +148,8 @@ class Benchmark:
                 self._roofs(plans, say)
             self._began = time.perf_counter()
             if self.ahead and is_timed(self.device):
-                names = [peer.name for peer in self.peers if peer.keeps_code]
-                prepare_ahead(plans, names, say, tile=self.tile, stop_after_s=self.stop_after_s)
+                kept = [peer for peer in self.peers if peer.keeps_code]
+                prepare_ahead(plans, kept, say, tile=self.tile, stop_after_s=self.stop_after_s)
             count = self._measured(plans, say, done)
         if self.culprit is not None and self.when_lost is not None:
             self._measure_rest(Rest(tuple(plans[count:]), (self.culprit,), count), say, done)

@@ -29,6 +29,7 @@ from ptxkit.workload.data import Prepared
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
+    from ptxkit.bench.peers.base import Peer
     from ptxkit.workload.workload import Workload
 
 PROCESS_BYTES = 3e9  # memory of a process with torch and a CUDA context
@@ -45,7 +46,7 @@ Say = Callable[[str], None]
 
 def prepare_ahead(
     plans: Sequence[Plan],
-    peers: Sequence[str],
+    peers: Sequence[Peer],
     say: Say = lambda what: None,
     *,
     tile: Mapping[str, Any] | None = None,
@@ -54,7 +55,7 @@ def prepare_ahead(
     """Fill the caches for these cases; the measurement reports the errors of those that fail.
 
     Args:
-        peers: names of the peers to prepare, whose code is kept for other processes.
+        peers: the peers to prepare, whose code is kept for other processes.
         say: called with a line about the progress.
         tile: tile parameters that the measurement fixes. stop_after_s: the time for preparation and measurement, or None.
 
@@ -70,7 +71,9 @@ def prepare_ahead(
         return 0
     os.environ.update(CHOSEN_AGAIN)
     waiting: Queue[str] = Queue()
-    for plan in plans:
+    of_plans = [_peers_of(plan, peers) for plan in plans]
+    # those with many peers take the longest: last, they would leave all but a few processes without work
+    for plan, names in sorted(zip(plans, of_plans, strict=True), key=lambda pair: -len(pair[1])):
         w = plan.workload
         job = {
             "kernel": description_of(type(w)) or w.name,
@@ -78,7 +81,7 @@ def prepare_ahead(
             "variants": plan.variants,
             "tile": dict(tile or {}),
             "tiles": {name: dict(fixed) for name, fixed in plan.tiles.items()},
-            "peers": peers if plan.peers is None else [name for name in peers if name in plan.peers],
+            "peers": names,
         }
         waiting.put(json.dumps(job))
     limit_s = LIMIT_S if stop_after_s is None else min(LIMIT_S, SHARE * stop_after_s)
@@ -93,6 +96,12 @@ def prepare_ahead(
             threads[0].join(0.2)
             time.sleep(0.2)
     return len(done)
+
+
+def _peers_of(plan: Plan, peers: Sequence[Peer]) -> list[str]:
+    """The names of those that are measured with a case."""
+    wanted = [peer for peer in peers if plan.peers is None or peer.name in plan.peers]
+    return [peer.name for peer in wanted if peer.name not in plan.without and peer.offers(plan.workload)]
 
 
 def _feed(process: subprocess.Popen[str], waiting: Queue[str], done: list[str]) -> None:
