@@ -18,6 +18,7 @@ from ptxkit.runtime.device import emulating_device
 from ptxkit.workload import registry
 
 PLANS = [Plan(registry.get("saxpy")(n=n)) for n in range(1, 8)]
+PEERS = [SimpleNamespace(name="all", offers=lambda workload: True)]
 ANSWER = "import sys\nfor line in sys.stdin: print('[]', flush=True)"
 
 
@@ -30,7 +31,7 @@ def four_cores_and_enough_memory(monkeypatch):
 
 
 def test_every_case_is_prepared_once_and_no_process_is_left(started):
-    assert peers_ahead.prepare_ahead(PLANS, []) == len(PLANS)
+    assert peers_ahead.prepare_ahead(PLANS, PEERS) == len(PLANS)
     assert len(started) == 3
     assert all(process.poll() is not None for process in started)
 
@@ -45,9 +46,8 @@ def test_the_cases_with_the_most_peers_come_first(started, monkeypatch):
                 given.append(json.loads(waiting.get_nowait()))
 
     monkeypatch.setattr(peers_ahead, "_feed", feed)
-    for_all = SimpleNamespace(name="all", offers=lambda workload: True)
     for_large = SimpleNamespace(name="large", offers=lambda workload: workload.n > 4)
-    peers_ahead.prepare_ahead(PLANS, [for_all, for_large])
+    peers_ahead.prepare_ahead(PLANS, [*PEERS, for_large])
     assert [(job["fields"]["n"], job["peers"]) for job in given] == [
         *((n, ["all", "large"]) for n in (5, 6, 7)),
         *((n, ["all"]) for n in (1, 2, 3, 4)),
@@ -56,18 +56,19 @@ def test_the_cases_with_the_most_peers_come_first(started, monkeypatch):
 
 def test_processes_that_end_leave_the_cases_to_the_measurement(started, monkeypatch):
     monkeypatch.setattr(peers_ahead, "ENTRY", "raise SystemExit(1)")
-    assert peers_ahead.prepare_ahead(PLANS, []) == 0
+    assert peers_ahead.prepare_ahead(PLANS, PEERS) == 0
 
 
 def test_the_time_is_limited(started, monkeypatch):
     monkeypatch.setattr(peers_ahead, "ENTRY", "import sys; sys.stdin.read()")
     monkeypatch.setattr(peers_ahead, "LIMIT_S", 0.5)
-    assert peers_ahead.prepare_ahead(PLANS, []) == 0
+    assert peers_ahead.prepare_ahead(PLANS, PEERS) == 0
     assert all(process.poll() is not None for process in started)
 
 
 def test_few_cases_start_no_processes(started):
-    assert peers_ahead.prepare_ahead(PLANS[: peers_ahead.FEW], []) == 0
+    assert peers_ahead.prepare_ahead(PLANS[: peers_ahead.FEW], PEERS) == 0
+    assert peers_ahead.prepare_ahead(PLANS, []) == 0  # whose variants alone are compiled
     assert not started
 
 

@@ -38,6 +38,7 @@ LIMIT_S = 150.0  # after which the measurement begins; it compiles the rest itse
 SHARE = 0.25  # of a given time for all cases, after which it begins
 ENTRY = "from ptxkit.bench.measure.peers_ahead import prepare_from_stdin; prepare_from_stdin()"
 FEW = 3  # cases for which starting the processes takes as long as it saves
+FEW_WITHOUT_PEERS = 10  # the same, where only variants are compiled, which the measurement does on all cores, too
 CHOSEN_AGAIN = {"TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
 """Variables of the environment, also of the measurement, with which torch.compile keeps code, but no choice by timing."""
 
@@ -67,11 +68,11 @@ def prepare_ahead(
     free = free_host_bytes()
     fitting = MOST if free is None else int(free / PROCESS_BYTES)
     count = min(MOST, fitting, len(os.sched_getaffinity(0)) - 1, len(plans))
-    if len(plans) <= FEW or count < 2:
+    of_plans = [_peers_of(plan, peers) for plan in plans]
+    if len(plans) <= (FEW if any(of_plans) else FEW_WITHOUT_PEERS) or count < 2:
         return 0
     os.environ.update(CHOSEN_AGAIN)
     waiting: Queue[str] = Queue()
-    of_plans = [_peers_of(plan, peers) for plan in plans]
     # those with many peers take the longest: last, they would leave all but a few processes without work
     for plan, names in sorted(zip(plans, of_plans, strict=True), key=lambda pair: -len(pair[1])):
         w = plan.workload
