@@ -8,6 +8,7 @@ import pytest
 
 from ptxkit.errors import UnavailableError
 from ptxkit.workload import products
+from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.products import LeftToLibrary, by_library, converted, difference, leave, of_library, product
 
 M, N, K = 24, 40, 64
@@ -128,8 +129,13 @@ def test_a_product_of_another_shape_or_of_nan_differs(change):
     assert difference(a, b, change(a @ b.T))
 
 
-def test_conversion_is_that_of_numpy_in_the_order_of_c():
-    a = np.random.default_rng(3).uniform(-1, 1, (50, 30)).astype(ml_dtypes.float8_e4m3fn).T
-    found = converted(a, np.float32)
+@pytest.mark.filterwarnings("ignore:invalid value")  # of signalling NaNs
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("wide", [np.float32, np.float64])
+def test_conversion_is_that_of_numpy_in_the_order_of_c(dtype, wide):
+    bits = np.arange(1 << 12, dtype=np.uint16).reshape(64, 64) * 17
+    a = (bits.view(dtype_of(dtype)) if dtype_of(dtype).itemsize == 2 else bits.astype(np.uint8).view(dtype_of(dtype))).T
+    found = converted(a, wide)
     assert found.flags.c_contiguous
-    np.testing.assert_array_equal(found, a.astype(np.float32))
+    np.testing.assert_array_equal(found, a.astype(wide))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(a.astype(wide)))

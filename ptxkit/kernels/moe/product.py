@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ptxkit import Launch, TensorMap, Tile, cdiv
+from ptxkit import Launch, TensorMap, Tile, cdiv, uniform
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets.gpus import DeviceFacts
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.products import of_library
+from ptxkit.workload.parallel import in_threads
+from ptxkit.workload.products import convert_to, of_library
 
 Dtype = Literal["s8", "e4m3"]
 Array = npt.NDArray[Any]
@@ -308,16 +309,19 @@ def random_elements(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dty
     if dtype == "s8":
         block: Array = rng.integers(-127, 128, size, dtype=np.int8)
     else:
-        block = (rng.random(size, dtype=np.float32) * 2 - 1).astype(dtype_of("e4m3"))
+        block = uniform(rng, size, "e4m3")
     if size == count:
         return block.reshape(shape)
     result = np.empty(count, block.dtype)
-    for first in range(0, count, size):
+
+    def repeat(at: tuple[int, int]) -> None:
+        first, shift = at
         part = result[first : first + size]
-        shift = int(rng.integers(size))
         head = min(part.size, size - shift)
         part[:head] = block[shift : shift + head]
         part[head:] = block[: part.size - head]
+
+    in_threads(repeat, [(first, int(rng.integers(size))) for first in range(0, count, size)])
     return result.reshape(shape)
 
 
@@ -335,8 +339,11 @@ def sums_of(a: Array, b: Array) -> Array:
         return by_library
     total = np.zeros((a.shape[0], b.shape[0]))
     for first in range(0, a.shape[1], CHUNK):
-        part = slice(first, first + CHUNK)
-        total += a[:, part].astype(np.float32) @ b[:, part].astype(np.float32).T
+        parts = [x[:, first : first + CHUNK] for x in (a, b)]
+        x, y = (np.empty(part.shape, np.float32) for part in parts)
+        convert_to(parts[0], x)
+        convert_to(parts[1], y)
+        total += x @ y.T
     return total
 
 
