@@ -243,7 +243,7 @@ __device__ __forceinline__ void sparse_cluster_product(const TensorMap& a_map, c
                 follow_previous_grid_later();
             }
             for (unsigned step = 0; step < steps; step++) {
-                if (step >= early) {
+                if (!WEIGHTS_FIRST || step >= early) {
                     mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
                     load_weights_of(step, ring.stage);
                 }
