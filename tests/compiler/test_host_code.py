@@ -193,6 +193,7 @@ def test_a_missing_header_for_device_code_is_named_with_its_wheel(monkeypatch):
     ("text", "fix"),
     [
         ("#include <curand_kernel.h>\n__global__ void k() {}\n", "pip install nvidia-curand"),
+        ("#include <crt/no_such_header.h>\n__global__ void k() {}\n", "pip install nvidia-cuda-crt"),
         ("__global__ void c() {}\n__global__ void k() { c<<<1, 1>>>(); }\n", "launch the kernel from the host"),
     ],
 )

@@ -137,7 +137,12 @@ ON_DEMAND: tuple[tuple[str, str], ...] = (
 )
 """Names -> the header that defines them. Headers of the host, such as torch's and cuBLAS's, include these."""
 
-WHEELS = {"curand_kernel.h": "nvidia-curand", "cutlass/": "nvidia-cutlass", "cute/": "nvidia-cutlass"}
+WHEELS = {
+    "crt/": "nvidia-cuda-crt",
+    "curand_kernel.h": "nvidia-curand",
+    "cutlass/": "nvidia-cutlass",
+    "cute/": "nvidia-cutlass",
+}
 """Headers for device code -> the wheel that holds them, if it is not installed."""
 
 PROGRAMMATIC_LAUNCH = """#pragma once
