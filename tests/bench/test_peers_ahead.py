@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from contextlib import suppress
 from queue import Empty
@@ -18,7 +19,7 @@ from ptxkit.runtime.device import emulating_device
 from ptxkit.workload import registry
 
 PLANS = [Plan(registry.get("saxpy")(n=n)) for n in range(1, 8)]
-PEERS = [SimpleNamespace(name="all", offers=lambda workload: True)]
+PEERS = [SimpleNamespace(name="all", packages=(), offers=lambda workload: True)]
 ANSWER = "import sys\nfor line in sys.stdin: print('[]', flush=True)"
 
 
@@ -46,12 +47,22 @@ def test_the_cases_with_the_most_peers_come_first(started, monkeypatch):
                 given.append(json.loads(waiting.get_nowait()))
 
     monkeypatch.setattr(peers_ahead, "_feed", feed)
-    for_large = SimpleNamespace(name="large", offers=lambda workload: workload.n > 4)
+    for_large = SimpleNamespace(name="large", packages=(), offers=lambda workload: workload.n > 4)
     peers_ahead.prepare_ahead(PLANS, [*PEERS, for_large])
     assert [(job["fields"]["n"], job["peers"]) for job in given] == [
         *((n, ["all", "large"]) for n in (5, 6, 7)),
         *((n, ["all"]) for n in (1, 2, 3, 4)),
     ]
+
+
+def test_packages_of_peers_are_imported_meanwhile(started, monkeypatch, tmp_path):
+    for name in ("for_a_peer", "for_no_case"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    used = SimpleNamespace(name="used", packages=("for_a_peer", "not_installed"), offers=lambda workload: True)
+    unused = SimpleNamespace(name="unused", packages=("for_no_case",), offers=lambda workload: False)
+    assert peers_ahead.prepare_ahead(PLANS, [unused, used]) == len(PLANS)
+    assert {"for_a_peer", "for_no_case"} & sys.modules.keys() == {"for_a_peer"}
 
 
 def test_processes_that_end_leave_the_cases_to_the_measurement(started, monkeypatch):

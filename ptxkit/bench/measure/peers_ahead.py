@@ -9,6 +9,7 @@ because the processes disturb each other: the measurement chooses again.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
@@ -88,7 +90,8 @@ def prepare_ahead(
     limit_s = LIMIT_S if stop_after_s is None else min(LIMIT_S, SHARE * stop_after_s)
     done: list[str] = []
     begin = time.monotonic()
-    with _processes(count) as processes:
+    with ThreadPoolExecutor(1) as beside, _processes(count) as processes:
+        beside.submit(_import_packages, [peer for peer in peers if any(peer.name in names for names in of_plans)])
         threads = [threading.Thread(target=_feed, args=(process, waiting, done), daemon=True) for process in processes]
         for thread in threads:
             thread.start()
@@ -97,6 +100,12 @@ def prepare_ahead(
             threads[0].join(0.2)
             time.sleep(0.2)
     return len(done)
+
+
+def _import_packages(peers: Sequence[Peer]) -> None:
+    """Import the packages of peers, which takes seconds, in this process; what fails is reported when the peer is prepared."""
+    for package in dict.fromkeys(package for peer in peers for package in peer.packages):
+        importlib.import_module(package)
 
 
 def _peers_of(plan: Plan, peers: Sequence[Peer]) -> list[str]:
