@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 from ptxkit.bench import peers
@@ -55,12 +56,17 @@ class FaultyGpu:
 
 
 class Candidate:
-    """A variant or a peer whose kernel fails in the step ``faults[name]``: prepared, raised, verified or timed."""
+    """A variant or a peer whose kernel fails in the step ``faults[name]``: prepared, raised, verified or timed.
+
+    With "ended", it ends the process.
+    """
 
     def __init__(self, device, faults, row):
         self.device, self.row, self.fault = device, row, faults.get(row.name)
         self.replays = 0
         self.at("prepared")
+        if self.fault == "ended":
+            os._exit(3)
         if self.at("raised"):
             raise PtxkitError("RuntimeError: internal error")
 

@@ -13,7 +13,7 @@ from ptxkit.bench.measure.benchmark import Benchmark
 from ptxkit.bench.measure.faults import step_of
 from ptxkit.bench.results.results import Row
 from ptxkit.errors import FaultError, PtxkitError, TimeLimitError, UsageError
-from ptxkit.processes.child import Child
+from ptxkit.processes.child import Child, ChildDied
 from ptxkit.workload import registry
 
 
@@ -116,20 +116,29 @@ def test_the_fault_of_a_peer_is_not_that_of_a_variant(measured):
         assert rows[name].skipped == "not run: the fault in one ended this process's use of a GPU"
 
 
-def test_a_new_process_measures_what_is_left(monkeypatch):
-    """In a process in fact, as values travel."""
-    faults, tell = {"one": "verified"}, []
-    bench = Benchmark(
+def in_a_process(monkeypatch, faults, there):
+    """A benchmark of which a process in fact measures what is left, with the faults ``there``."""
+    return Benchmark(
         scripted(faults, monkeypatch.setattr),
         named(["one"])[0],
         method=METHOD,
         counts=False,
         recorded=False,
         when_lost=new_process.in_new_process,
-        open_device=partial(scripted, faults),
-        tell=tell.append,
+        open_device=partial(scripted, there),
     )
-    said = []
+
+
+def test_a_new_process_that_ends_is_named_with_its_case(monkeypatch):
+    bench = in_a_process(monkeypatch, {"one": "verified"}, {"scalar": "ended"})
+    with pytest.raises(ChildDied, match="^saxpy n=1000 in a new process: its process ended with exit code 3"):
+        bench.run([plan(1000)])
+
+
+def test_a_new_process_measures_what_is_left(monkeypatch):
+    faults, tell, said = {"one": "verified"}, [], []
+    bench = in_a_process(monkeypatch, faults, faults)
+    bench.tell = tell.append
     results = bench.run([plan(1000), plan(2000, peers=())], said.append)
     assert times(results) == [(["scalar", "vectorized"], ["one"]), (["scalar", "vectorized"], [])]
     assert "[2/2" in said[-1] and len(tell) == 1

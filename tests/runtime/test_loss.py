@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -38,3 +39,20 @@ def test_a_destructor_does_not_repeat_the_error(reported, text):
     error = RuntimeError(text)
     sys.excepthook(RuntimeError, error, None)
     assert reported == (["other", "other"] if text == "other" else [])
+
+
+PROGRAM = """
+import atexit
+from ptxkit.cli import main
+from ptxkit.runtime.gpu import loss
+atexit.register(print, "destructors")
+if {lost}:
+    loss.lose_context("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
+main(["--version"])
+"""
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_the_command_ends_without_destructors_once_the_context_is_lost(lost):
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(lost=lost)], capture_output=True, text=True, check=True)
+    assert "ptxkit" in done.stdout and ("destructors" in done.stdout) is not lost

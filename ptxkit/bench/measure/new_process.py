@@ -18,7 +18,7 @@ from ptxkit.bench.measure.benchmark import Benchmark, Say, Take
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.results.ceiling import Roofs
 from ptxkit.bench.results.results import Results
-from ptxkit.processes.child import Child
+from ptxkit.processes.child import Child, ChildDied
 from ptxkit.targets import Target
 
 
@@ -103,6 +103,9 @@ def in_new_process(bench: Benchmark, rest: Rest, say: Say, take: Take) -> None:
         child = Child(Order.benchmark, Order.of(bench), gpu=True)
         try:
             child.ask(_measure, rest.specs(), rest.before, bench.left_s(), take=receive)
+        except ChildDied as error:
+            where = rest.plans[min(count, len(rest.plans) - 1)].workload
+            raise ChildDied(f"{where.name} {where.size_text()} in a new process: {error}") from None
         finally:
             child.end()
         if lost is None:
