@@ -106,7 +106,6 @@ def test_a_process_that_leaves_products_computes_none(operands):
 )
 def test_the_library_is_used_where_sending_takes_less_time(monkeypatch, sizes, by_the_library):
     monkeypatch.undo()
-    monkeypatch.setattr(products.os, "cpu_count", lambda: 16)
     assert products._is_worth_it(*sizes, itemsize=4) == by_the_library
 
 
