@@ -90,6 +90,18 @@ def adds_one(value: Operand | None) -> bool:
     return isinstance(value, Immediate) and value.value == 1
 
 
+def may_poll(name: str, op: str, value: Operand | None) -> bool:
+    """Whether a loop may wait with it, so that other groups, for which it waits, are executed first: a compare-and-swap or an
+    exchange that takes a lock, or an ``atom`` that only reads, such as ``atomicAdd(&flag, 0)``.
+
+    Args:
+        name: ``"atom"`` or ``"red"``. value: its last operand.
+    """
+    return op in ("cas", "exch") or (
+        name == "atom" and op in ("add", "or", "xor") and isinstance(value, Immediate) and value.value == 0
+    )
+
+
 def combines(name: str, op: str, t: str, space: str) -> bool:
     """Whether one lane combines the values of its warp and accesses memory, where ptxas can see that all have one address.
 
@@ -282,6 +294,7 @@ def _make(b: Binding, returns: bool) -> Step:
         raise b.fail("wrong number of operands")
     site = AtomicSite(b, op, name, form["space"], (operand, offset), count)
     function = operation_for(op, name)
+    polls = may_poll(b.instruction.name, op, b.operands[-1])
     width = b.register_type(operand)
     pointer = TYPES["u32"] if width is not None and width.bits == 32 else B64
     sources: tuple[Typed, ...] = ((operand, pointer), *((o, t) for s in sets for o in s))
@@ -295,8 +308,8 @@ def _make(b: Binding, returns: bool) -> Step:
             for old, given in zip(got, values, strict=True):
                 operands = (old, *(np.broadcast_to(v, x.shape) for v in given))
                 hooks.computed(x, b.where, t, function(*operands), operands)
-        if op in ("cas", "exch"):
-            x.wave.spin()  # this may be a loop that waits for a lock: execute other groups first, which may hold it
+        if polls:
+            x.wave.spin()
         return got if count > 1 else got[0]
 
     return Step(run, sources, outs)

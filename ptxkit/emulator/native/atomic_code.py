@@ -351,12 +351,12 @@ declare i32 @llvm.cttz.i32(i32, i1)
 
 @cache
 def atomic_form(
-    op: str, kind: str, space: str, base: int, values: tuple[Source, ...], to: Destination | None, how: How
+    op: str, kind: str, space: str, base: int, values: tuple[Source, ...], to: Destination | None, how: How, spins: bool
 ) -> Form:
     """An atomic: the address in a register of ``base`` bits, an offset in bytes, the values, and what gets the old value.
 
     Args:
-        kind: the type of the element in PTX. space: "" for generic addresses.
+        kind: the type of the element in PTX. space: "" for generic addresses. spins: other threads are executed next.
     """
     bits = int(kind[1:])
     t = FormText()
@@ -394,7 +394,7 @@ def atomic_form(
     _update_each(t, op, kind, len(values))
     if locked:
         t.put("call void @ptxkit_release(ptr %C)")
-    _note(t, number, bits, op in ("cas", "exch"))
+    _note(t, number, bits, spins)
     if to is not None:
         t.begin_parts("noted")
         t.write(to, t.part(result, to.have), t.load(ints(bits), t.part("%E", bits)))

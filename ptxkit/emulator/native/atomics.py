@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxkit.emulator.instructions.atomics import adds_one, combines, is_loop
+from ptxkit.emulator.instructions.atomics import adds_one, combines, is_loop, may_poll
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.native.accesses import base_of
 from ptxkit.emulator.native.operands import Places
@@ -45,8 +45,8 @@ class Atomic:
 
     @property
     def spins(self) -> bool:
-        """Whether it may wait for a lock, so that other threads are executed next."""
-        return self.op in ("cas", "exch")
+        """Whether other threads are executed next, for which it may wait."""
+        return may_poll("red" if self.destination is None else "atom", self.op, self.values[-1])
 
     @property
     def spaces(self) -> tuple[str, ...]:

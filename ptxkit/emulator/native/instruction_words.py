@@ -117,7 +117,7 @@ class Instructions:
             (How.SWAPS, atomic.op == "cas"),
         ):
             how |= flag if holds else How(0)
-        return atomic_form(atomic.op, atomic.type.name, atomic.space, base, values, to, how)
+        return atomic_form(atomic.op, atomic.type.name, atomic.space, base, values, to, how, atomic.spins)
 
     def _address(self, access: Access | Atomic) -> int:
         """Name an address and its offset; returns the width of the address."""

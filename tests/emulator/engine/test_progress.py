@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
 from ptxkit.emulator.engine import progress
+from ptxkit.emulator.engine import wave as engine_wave
+from ptxkit.emulator.native import wave as native_wave
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, InstructionLimitError, UsageError
 
@@ -226,3 +228,24 @@ def test_a_deadlock_of_a_resident_grid_does_not_blame_the_grid():
     with pytest.raises(DeadlockError) as caught:
         run(np.zeros(1, np.uint32), np.zeros(64, np.uint32), grid=2)
     assert "resident" not in str(caught.value)
+
+
+CHAIN = THREAD + """
+    mul.wide.u32 %rd10, %r2, 4; add.u64 %rd11, %rd0, %rd10; setp.eq.u32 %p0, %r2, 0; @%p0 bra GO;
+    W: {poll}
+    setp.eq.u32 %p1, %r10, 0; @%p1 bra W;
+    GO: atom.global.add.u32 %r11, [%rd11], 1;
+"""
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("op", ["add", "or", "xor"])
+def test_a_loop_that_polls_by_an_atomic_that_only_reads_lets_the_others_run(op, native, monkeypatch):
+    """Each CTA waits for the one before: it polls about as often as there are CTAs."""
+    if not native:
+        monkeypatch.setattr(native_wave, "is_installed", lambda: False)
+    monkeypatch.setattr(engine_wave, "NATIVE_AFTER", 1)
+    run = Run(kernel(CHAIN.format(poll=f"atom.global.{op}.b32 %r10, [%rd11+-4], 0;".replace("add.b32", "add.u32")), params=1))
+    (flags,) = run(np.zeros(32, np.uint32), grid=32, block=1)
+    assert (flags == 1).all()
+    assert run.result.counters.instructions < 32 * 32 * 3 * 4
