@@ -40,6 +40,31 @@ def refused(path: str | Path, error: OSError, doing: str = "write") -> PtxkitErr
     return kind(f"cannot {doing} {path}: {error.strerror}")
 
 
+def write_new(texts: Mapping[Path, str], mode: int = 0o666) -> None:
+    """Write new files and the directories in which they lie, all files or none; an existing file is never overwritten.
+
+    Args:
+        mode: the permissions of the files, which the umask restricts.
+
+    Raises:
+        UsageError, FileAccessError: one of them exists or cannot be written.
+    """
+    written: list[Path] = []
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written.append(path)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+    except BaseException as error:
+        for each in written:
+            each.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise refused(path, error) from None
+        raise
+
+
 def user_directory(variable: Variable, kind: str) -> Path:
     """The directory that a variable names, else the user's directory of a kind.
 

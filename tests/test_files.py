@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
 import pytest
 
-from ptxkit.errors import UsageError
+from ptxkit import files
+from ptxkit.errors import FileAccessError, UsageError
 from ptxkit.files import check_writable, write_text
 
 
@@ -41,3 +43,36 @@ def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path):
     for place in (tmp_path, tmp_path / "no" / "file"):
         with pytest.raises(UsageError, match="cannot write"):
             check_writable(place)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, FileAccessError), (errno.ENAMETOOLONG, UsageError)])
+def test_new_files_are_written_all_or_none_and_the_one_that_fails_is_named(tmp_path, monkeypatch, number, kind):
+    """The second of three files cannot be written."""
+    fdopen = os.fdopen
+
+    class Full:
+        def __init__(self, *given, **options):
+            self.file = fdopen(*given, **options)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            self.file.close()
+
+        def write(self, text):
+            if text == "b":
+                raise OSError(number, os.strerror(number))
+            self.file.write(text)
+
+    monkeypatch.setattr(os, "fdopen", Full)
+    with pytest.raises(kind, match=f"cannot write {tmp_path}/made/b: "):
+        files.write_new({tmp_path / "made" / name: name for name in "abc"})
+    assert not list((tmp_path / "made").iterdir())
+
+
+def test_new_files_replace_none(tmp_path):
+    (tmp_path / "b").write_text("precious")
+    with pytest.raises(UsageError, match="File exists"):
+        files.write_new({tmp_path / "a": "new", tmp_path / "b": "new"})
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("b", "precious")]

@@ -13,6 +13,7 @@ import click
 
 from ptxkit.errors import UsageError
 from ptxkit.expression.names import CPP_WORDS
+from ptxkit.files import write_new
 
 DESCRIPTION = '''"""{name}: y = a*x + y, one read of x and y and one write of y."""
 
@@ -209,14 +210,4 @@ def refuse_existing(paths: Iterable[Path]) -> None:
 def write_pair(pair: dict[Path, str]) -> None:
     """Write all files or none; never overwrite an existing file."""
     refuse_existing(pair)
-    written = []
-    try:
-        for path, text in pair.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                written.append(path)
-                file.write(text)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
+    write_new(pair)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import ssl
 import stat
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from typing import Any
 
 from ptxkit.cluster.reasons import first_line
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.files import refused
+from ptxkit.files import refused, write_new
 
 FILES = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
 """The files of a directory of keys: the certificate of the authority, the own certificate, and its private key."""
@@ -237,10 +236,7 @@ def write_keys(directory: str) -> dict[str, str]:
         present = [name for name in FILES.values() if (folder / name).exists()]
         if present:
             raise UsageError(f"{folder / present[0]} exists; take another directory, or delete the old keys")
-        for kind, name in FILES.items():
-            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(texts[kind])
     except OSError as error:
         raise refused(directory, error) from None
+    write_new({folder / name: texts[kind] for kind, name in FILES.items()}, mode=0o600)
     return key_files(directory)
