@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit.workload.launch import cdiv
-from ptxkit.workload.parallel import in_threads
+from ptxkit.workload.parallel import blocks, in_threads
 
 ROWS = 64  # rows of a block of the metadata
 STAGE_BYTES = 128  # of a row of the dense matrix in a stage
 FIRST_TWO = 4  # metadata of positions 0 and 1
 
-CHUNK = 256  # rows that a thread handles at a time, which limits temporary memory
+CHUNK = 1 << 18  # elements that a thread handles at a time, whose temporary arrays stay in the cache of a core
 
 Matrix = npt.NDArray[Any]
 
@@ -50,7 +50,7 @@ def nibbles(dense: Matrix) -> npt.NDArray[np.uint8]:
     def select(rows: slice) -> None:
         found[rows] = _nibbles(dense[rows])
 
-    _each_chunk(len(dense), select)
+    _each_chunk(dense, select)
     return found
 
 
@@ -84,16 +84,17 @@ def compress(
     """
     rows, k = dense.shape
     found = nibbles(dense) if found is None else found
-    values = np.empty((rows, k // 4, 2), dense.dtype)
-    fours = dense.reshape(rows, -1, 4)
+    words, bits = _words(dense), 8 * dense.dtype.itemsize
+    values = np.empty((rows, k // 4, 2), f"u{bits // 8}")
 
     def select(chunk: slice) -> None:
         for i, position in enumerate((found[chunk] & 3, found[chunk] >> 2)):
-            at = position[..., None].astype(np.int64)
-            values[chunk, :, i] = np.take_along_axis(fours[chunk], at, axis=-1)[..., 0]
+            shift = position.astype(words.dtype)
+            shift *= bits
+            values[chunk, :, i] = words[chunk] >> shift  # the lower bits
 
-    _each_chunk(rows, select)
-    return values.reshape(rows, k // 2), encode(found, dense.dtype.itemsize)
+    _each_chunk(dense, select)
+    return values.view(dense.dtype).reshape(rows, k // 2), encode(found, dense.dtype.itemsize)
 
 
 def prune(dense: Matrix, found: npt.NDArray[np.uint8] | None = None) -> Matrix:
@@ -103,14 +104,22 @@ def prune(dense: Matrix, found: npt.NDArray[np.uint8] | None = None) -> Matrix:
         found: see :func:`compress`.
     """
     found = nibbles(dense) if found is None else found
-    pruned = dense.copy().reshape(len(dense), -1, 4)
+    words, bits = _words(dense), 8 * dense.dtype.itemsize
+    element = (1 << bits) - 1
+    kept = np.array([element << bits * (n & 3) | element << bits * (n >> 2) for n in range(16)], words.dtype)
+    pruned = np.empty_like(words)
 
     def clear(rows: slice) -> None:
-        for i in range(4):
-            pruned[rows, :, i][((found[rows] & 3) != i) & (found[rows] >> 2 != i)] = 0
+        np.take(kept, found[rows], out=pruned[rows], mode="clip")  # "raise" would copy the result
+        pruned[rows] &= words[rows]
 
-    _each_chunk(len(dense), clear)
-    return pruned.reshape(dense.shape)
+    _each_chunk(dense, clear)
+    return pruned.view(dense.dtype).reshape(dense.shape)
+
+
+def _words(dense: Matrix) -> npt.NDArray[Any]:
+    """(rows, k / 4): every four elements as one integer, the first in the lowest bits."""
+    return np.ascontiguousarray(dense).view(f"u{4 * dense.dtype.itemsize}")
 
 
 def metadata_order(blocks: int, stages: int, itemsize: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -144,9 +153,9 @@ def encode(found: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[np.uint32
     return words
 
 
-def _each_chunk(rows: int, function: Callable[[slice], None]) -> None:
-    """Call a function for all chunks of rows, in threads: numpy releases the interpreter's lock."""
-    in_threads(function, (slice(start, start + CHUNK) for start in range(0, rows, CHUNK)))
+def _each_chunk(dense: Matrix, function: Callable[[slice], None]) -> None:
+    """Call a function for chunks of the rows of a matrix, in threads: numpy releases the interpreter's lock."""
+    in_threads(function, blocks(len(dense), dense.size, CHUNK))
 
 
 def _sorted(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
