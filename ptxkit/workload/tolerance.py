@@ -277,6 +277,14 @@ class Typical:
         typical: npt.NDArray[np.float64] = np.maximum(means, scaled)
         return typical
 
+    def least(self, block: slice) -> float:
+        """A lower bound of the magnitudes around the elements of a block, which takes little time."""
+        if not self.columns:
+            return self._one
+        rows = slice(block.start // self.columns, -(-block.stop // self.columns))
+        matrices = slice(rows.start // self._height, -(-rows.stop // self._height))
+        return float(min(self._by_row[rows].min(initial=np.inf), self._by_column[matrices].min(initial=np.inf)))
+
 
 def _groups(matrices: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     """The matrices of an array, as many at a time as have about a block of elements together; at least one."""

@@ -309,3 +309,11 @@ def test_sums_of_fp8_products_as_tensor_cores_truncate_them_are_verified(k, posi
     assert not compare("c", exact * 1.15, exact, verdict_of).verified
     assert positive or not compare("c", product(a[:, 128:], b[128:]), exact, verdict_of).verified
     assert positive or k > 4096 or not compare("c", exact * 1.03, exact, verdict_of).verified
+
+
+@pytest.mark.parametrize("shape", [(3, 200, 130), (5, 40, 70), (200, 8), (7, 300), (1000,), (90, 64, 64)])
+def test_no_magnitude_of_a_block_is_below_its_lower_bound(shape):
+    expected = np.random.default_rng(0).normal(size=shape) * np.logspace(-3, 3, shape[-1])
+    typical = Typical(expected)
+    for block in (slice(0, expected.size), slice(100, 333), slice(expected.size - 70, expected.size)):
+        assert typical.least(block) <= np.min(typical.at(np.arange(block.start, block.stop)))

@@ -156,9 +156,32 @@ def test_blocks_of_finite_numbers_are_compared_as_all_others(dtype, seed, error,
     form = element_errors.Format.of(actual.dtype)
     around = rng.uniform(0, 1, 500)
     errors, wrong = element_errors.float_errors(actual, expected, form, allowed, around)
-    found = element_errors.compared(actual, expected, form, allowed, lambda inside: around[inside])
+    found = element_errors.compared(actual, expected, form, allowed, lambda inside: around[inside], around.min())
     assert np.array_equal(found.largest, [e.max() for e in errors])
     assert np.array_equal(np.zeros(500, bool) if found.wrong is None else found.wrong, wrong)
+
+
+@given(
+    st.sampled_from([ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 1e-3, 0.3]),
+    st.sampled_from([Tolerance(relative=1e-3, ulp=0.5), Tolerance(absolute=1e-3, typical=1e-2), Tolerance(ulp=1)]),
+)
+def test_references_in_float32_give_the_same_verdict(dtype, seed, error, allowed):
+    rng = np.random.default_rng(seed)
+    expected = (rng.normal(0, 1, 500) * 10.0 ** rng.integers(-9, 2, 500) * rng.integers(0, 2, 500)).astype(np.float32)
+    actual = (expected * (1 + error * rng.normal(0, 1, 500))).astype(dtype)
+    in_32, in_64 = (compare("y", actual, reference, allowed) for reference in (expected, expected.astype(np.float64)))
+    assert (in_32.verified, in_32.mismatches) == (in_64.verified, in_64.mismatches)
+    for name in ("max_abs_error", "max_rel_error", "max_ulp_error"):
+        assert getattr(in_32, name) == pytest.approx(getattr(in_64, name), rel=2**-22), name
+
+
+def test_a_relative_error_beyond_float32_is_finite():
+    actual = np.array([100, 1], ml_dtypes.bfloat16)
+    verdict = compare("y", actual, np.array([0, 1], np.float32), Tolerance(absolute=200))
+    assert verdict.verified
+    assert verdict.max_rel_error == pytest.approx(100 * 2.0**126)
 
 
 @pytest.mark.parametrize("place", [0, 499, BLOCK - 1, BLOCK, 2 * BLOCK + 499])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,7 +22,7 @@ from ptxkit.workload import execute
 from ptxkit.workload.case import with_complaints
 from ptxkit.workload.data import Prepared, not_prepared
 from ptxkit.workload.launch import Generated
-from ptxkit.workload.parallel import digest_of
+from ptxkit.workload.parallel import digest_of, in_threads
 from ptxkit.workload.verify import Verdict, error_percentiles
 
 if TYPE_CHECKING:
@@ -346,13 +348,16 @@ class Comparison:
 
 def accuracy_of(verdict: Verdict, outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any]) -> Accuracy:
     """The errors of a verdict, with their distribution and a hash if ``outputs`` are given."""
+    names = [name for name in expected if name in outputs]
+    tasks: list[Callable[[], Any]] = [partial(error_percentiles, outputs[name], expected[name]) for name in names]
+    *percentiles, digest = in_threads(operator.call, [*tasks, lambda: arrays_sha256(outputs) if outputs else ""])
     return Accuracy(
         elements=verdict.elements,
         max_abs=verdict.max_abs_error,
         max_rel=verdict.max_rel_error,
         max_ulp=verdict.max_ulp_error,
-        percentiles={name: error_percentiles(outputs[name], expected[name]) for name in expected if name in outputs},
-        outputs_sha256=arrays_sha256(outputs) if outputs else "",
+        percentiles=dict(zip(names, percentiles, strict=True)),
+        outputs_sha256=digest,
     )
 
 

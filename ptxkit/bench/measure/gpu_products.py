@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ptxkit.bench.peers.cublas import Cublas
 from ptxkit.bench.peers.cublas_peer import CublasPeer
 from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.workload.parallel import blocks, in_threads
 from ptxkit.workload.products import Multiply
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ def gpu_products(device: TimedDevice) -> Multiply | None:
     return multiply
 
 
+def _with_pages(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """An array whose pages all cores have made the operating system provide, for which a copy by one thread takes longer."""
+    found = np.empty(shape, dtype)
+    flat = found.reshape(-1)
+    in_threads(lambda block: flat[block].fill(0), blocks(flat.size, flat.size, CHUNK_BYTES >> 6))
+    return found
+
+
 def by_rows_of_a(library: Cublas, a: Array, b: Array) -> Array:
     """a b^T of a (m, k) and b (n, k), both of float32 or of float64, with some rows of a on the device at a time.
 
@@ -49,7 +58,7 @@ def by_rows_of_a(library: Cublas, a: Array, b: Array) -> Array:
     """
     device = library.device
     (m, k), n = a.shape, len(b)
-    found = np.empty((m, n), a.dtype)
+    found = _with_pages((m, n), a.dtype)
     step = max(1, CHUNK_BYTES // (max(k, n) * a.dtype.itemsize))
     with ExitStack() as all_rows:
         y = device.upload(b, "b")
