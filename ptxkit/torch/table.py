@@ -566,6 +566,14 @@ def _empty_ffn_sublayer(tensors: Kept, options: Named) -> Kept:
     return ((residual.float() + _gelu(bias)).to(residual.dtype).contiguous(),)
 
 
+FFN_SUBLAYER = (
+    "cluster",
+    "row_kernels_swapped",
+    "row_kernels_early",
+    "row_kernels_wgmma",
+    "row_kernels",
+)
+"""The variants of ``ffn_sublayer`` that read the weights as they are."""
 PRODUCTS = (
     Operation(
         "matmul_nt",
@@ -616,7 +624,7 @@ PRODUCTS = (
     ),
     Operation(
         "swiglu_ffn",
-        of("swiglu_ffn", ("step3_multicast",)),
+        of("swiglu_ffn", ("step4_few_tokens", "step3_multicast")),
         (
             TensorArgument("x", "*tokens hidden"),
             TensorArgument("gate", "ffn hidden"),
@@ -646,7 +654,7 @@ PRODUCTS = (
     ),
     Operation(
         "ffn_sublayer",
-        of("ffn_sublayer", ("row_kernels_wgmma", "row_kernels")),  # the others read weights in another form
+        of("ffn_sublayer", FFN_SUBLAYER),
         (
             TensorArgument("x", "*rows hidden"),
             TensorArgument("weight", "features hidden", "w"),

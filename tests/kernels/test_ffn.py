@@ -271,6 +271,8 @@ def test_the_swapped_product_is_taken_where_it_was_measured_to_be_faster(rows, c
         (1, 4096, "row_kernels_swapped"),
         (64, 1024, "row_kernels_multicast"),
         (128, 4096, "row_kernels_multicast"),
+        (200, 4096, "row_kernels_multicast"),
+        (300, 3584, "row_kernels_multicast"),
         (256, 4096, "row_kernels_wgmma"),
         (128, 8192, "row_kernels_wgmma"),
     ],

@@ -158,5 +158,10 @@ def test_large_tiles_are_taken_for_many_rows():
     assert sparse_tiles.slower([(few.sparse_product, few.large_tile)], "step 5") is None
     why = sparse_tiles.slower([(many.sparse_product, many.large_tile)], "step 5")
     assert why is not None and why.startswith("predicted to take ") and ", step 5 " in why
+    layers = {tokens: SparseSwigluFfn(tokens=tokens, hidden=4096, ffn=14336).on(facts) for tokens in (900, 2000, 4000)}
+    reasons = {tokens: layer.variant(LAYER).slower(layer) for tokens, layer in layers.items()}
+    assert reasons[900] is None  # 317 us, step 4 took 360
+    assert "step 4" in reasons[2000]
+    assert reasons[4000] == "for up to 2048 tokens, not 4000"
     more = MatmulSparse(m=4096).on(facts)
     assert sparse_tiles.slower([(more.sparse_product, more.large_tile)], "step 5") == "for up to 700 rows, not 4096"

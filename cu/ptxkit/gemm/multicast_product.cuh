@@ -15,7 +15,11 @@
 // A producer warp fills a ring of as many stages as shared memory holds. The sums, of c^T, are transposed through the memory of the
 // ring. An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
 // batches also the member `product`.
+//
+// With two matrices, gate and up of n x k, c = silu(a gate^T) * (a up^T). The first half of the rows of b in a tile are rows of gate,
+// the others the same rows of up.
 #pragma once
+#include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/gemm/vector_output.cuh"
 #include "ptxkit/gemm/wgmma_types.cuh"
 #include "ptxkit/ptx/matrix.cuh"
@@ -37,6 +41,23 @@ struct MulticastTile {
     static constexpr int STAGE_BYTES = DEPTH * (WEIGHTS + TOKENS) * WGMMA_ROW_BYTES;
     static constexpr int PITCH = WEIGHTS + 4;  // sums from a row of the transposed tile to the next: no bank conflicts
 };
+
+// How a tile is divided among MATRICES matrices, of which it has the same rows.
+template <class Tile, int MATRICES>
+struct MatricesOfTile {
+    static constexpr int COLS = Tile::WEIGHTS / MATRICES;  // of c
+    // Whether a thread has the sums of all matrices for the same element of c; else they meet in shared memory.
+    static constexpr bool IN_THREAD = Tile::ROWS % MATRICES == 0;
+    static constexpr int OF_MATRIX = IN_THREAD ? Tile::ROWS / MATRICES : Tile::ROWS;  // neighbouring 64 rows of a consumer
+    // Where the rows of b of a consumer's wgmma begin, after those of its first one
+    static __device__ __forceinline__ constexpr int row(int i) { return i % OF_MATRIX * 64 + i / OF_MATRIX * COLS; }
+    using Stored = MulticastTile<Tile::CONSUMERS, OF_MATRIX, Tile::TOKENS, Tile::DEPTH>;  // the sums of c in threads
+};
+
+// When the grid waits for the previous one, and the next one may start (follow_previous_grid in synchronization.cuh). WEIGHTS_FIRST:
+// the ring is filled with rows of b before the wait, which the previous grid must not write, and during which the grids before that
+// one must have completed: it must follow LATER.
+enum class Follow { AT_ONCE, LATER, WEIGHTS_FIRST };
 
 // Where the tiles of the clusters are. Clusters with the same rows of b follow each other.
 struct MulticastGrid {
@@ -128,14 +149,16 @@ __device__ __forceinline__ void store_vectors(const float (&sums)[Tile::ROWS][Ti
     }
 }
 
-// The product as the body of a kernel with ALL_THREADS threads, clusters of a_sharing x b_sharing x parts CTAs and dynamic
-// shared memory for `stages` x STAGE_BYTES and for TOKENS x PITCH sums, which share it. k has `all_steps` of 128 DEPTH bytes, at least
-// as many as parts.
-template <class Tile, class T, class Of, class Out, class Sum = typename WgmmaOf<T>::Sum>
-__device__ __forceinline__ void multicast_product(const TensorMap& a_map, const TensorMap& b_map, Out& output,
-                                                  const MulticastGrid& grid, unsigned all_steps, unsigned stages) {
+// The product of a with one matrix, or with gate and up, as the body of a kernel with ALL_THREADS threads, clusters of
+// a_sharing x b_sharing x parts CTAs and dynamic shared memory for `stages` x STAGE_BYTES and for TOKENS x PITCH sums, which share it.
+// k has `all_steps` of 128 DEPTH bytes, at least as many as parts. up_map is used with two matrices, whose rows are K-major.
+template <class Tile, class T, class Of, int MATRICES, Follow FOLLOW, class Out, class Sum = typename WgmmaOf<T>::Sum>
+__device__ __forceinline__ void multicast_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map, Out& output,
+                                                   const MulticastGrid& grid, unsigned all_steps, unsigned stages) {
+    using Matrices = MatricesOfTile<Tile, MATRICES>;
+    static_assert(MATRICES == 1 || Of::B_MAJOR == K_MAJOR, "rows of gate and of up follow each other in shared memory");
     constexpr int CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, TOKENS = Tile::TOKENS, WEIGHTS = Tile::WEIGHTS;
-    constexpr int DEPTH = Tile::DEPTH, BK = wgmma_depth<T>, PITCH = Tile::PITCH;
+    constexpr int DEPTH = Tile::DEPTH, BK = wgmma_depth<T>, PITCH = Tile::PITCH, COLS = Matrices::COLS;
     constexpr bool BATCHED = Of::BATCHED;
     constexpr unsigned a_bytes = TOKENS * WGMMA_ROW_BYTES, b_bytes = WEIGHTS * WGMMA_ROW_BYTES, stage_bytes = Tile::STAGE_BYTES;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -151,7 +174,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     if constexpr (BATCHED) cluster -= product * grid.of_product;
     const unsigned readers = a_sharing + b_sharing - 1;  // CTAs that read what this one loads
     const int token = (cluster % grid.across * b_sharing + rank_b) * TOKENS;
-    const int weight = (cluster / grid.across * a_sharing + rank_a) * WEIGHTS;
+    const int weight = (cluster / grid.across * a_sharing + rank_a) * COLS;
 
     if (warp == 0) {
         if (lane < stages) {
@@ -161,6 +184,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
         fence_mbarrier_init_release_cluster();
     } else if (warp == 4 * CONSUMERS && elect_sync(all_lanes)) {
         prefetch_tensormap(b_map);
+        if constexpr (MATRICES > 1) prefetch_tensormap(up_map);
         prefetch_tensormap(a_map);
     }
     __syncwarp();
@@ -170,7 +194,8 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     } else {
         barrier_sync();
     }
-    follow_previous_grid();
+    if constexpr (FOLLOW == Follow::AT_ONCE) follow_previous_grid();
+    if constexpr (FOLLOW == Follow::LATER) follow_previous_grid_later();
 
     RingOf ring(stages);
     if (Tile::GIVES_REGISTERS ? warp >= 4 * CONSUMERS : warp == 4 * CONSUMERS) {
@@ -179,21 +204,41 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
             if (warp > 4 * CONSUMERS) return;
         }
         if (elect_sync(all_lanes)) {
-            const unsigned a_rows = TOKENS / a_sharing, b_rows = WEIGHTS / b_sharing;
+            const unsigned a_rows = TOKENS / a_sharing, b_rows = COLS / b_sharing;
             const unsigned short same_a = ((1 << a_sharing) - 1) << (first + rank_b * a_sharing);
             unsigned same_b = 0;
             for (unsigned i = 0; i < b_sharing; i++) same_b |= 1 << (first + i * a_sharing + rank_a);
             const unsigned own_a = base + DEPTH * b_bytes + rank_a * a_rows * WGMMA_ROW_BYTES;
             const unsigned own_b = base + rank_b * b_rows * WGMMA_ROW_BYTES;
+            // Loads the rows of b of 128 bytes along k, from element x on, for a stage that begins at `at`.
+            auto load_b = [&](unsigned at, unsigned d, int x, unsigned barrier) {
+#pragma unroll
+                for (int matrix = 0; matrix < MATRICES; matrix++) {
+                    load_shared_rows<Of::B_MAJOR, BATCHED>(own_b + at + d * b_bytes + matrix * COLS * WGMMA_ROW_BYTES,
+                                                           matrix ? up_map : b_map, b_rows, x, weight + rank_b * b_rows, barrier, same_b,
+                                                           b_sharing > 1, product);
+                }
+            };
+            const unsigned early = FOLLOW == Follow::WEIGHTS_FIRST ? min(stages, steps) : 0;  // steps of b that are loaded before the wait
+            if constexpr (FOLLOW == Follow::WEIGHTS_FIRST) {
+                for (unsigned step = 0; step < early; step++) {
+                    mbarrier_arrive_expect_tx(full + 8 * step, stage_bytes);
+#pragma unroll
+                    for (unsigned d = 0; d < DEPTH; d++) load_b(step * stage_bytes, d, ((begin + step) * DEPTH + d) * BK, full + 8 * step);
+                }
+                follow_previous_grid_later();  // of this CTA, only this thread reads what the previous grid wrote
+            }
             for (unsigned step = 0; step < steps; step++) {
                 const unsigned barrier = full + 8 * ring.stage, at = ring.stage * stage_bytes;
-                mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
-                mbarrier_arrive_expect_tx(barrier, stage_bytes);
+                const bool loaded = FOLLOW == Follow::WEIGHTS_FIRST && step < early;
+                if (!loaded) {
+                    mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+                    mbarrier_arrive_expect_tx(barrier, stage_bytes);
+                }
 #pragma unroll
                 for (unsigned d = 0; d < DEPTH; d++) {
                     const int x = ((begin + step) * DEPTH + d) * BK;
-                    load_shared_rows<Of::B_MAJOR, BATCHED>(own_b + at + d * b_bytes, b_map, b_rows, x, weight + rank_b * b_rows,
-                                                           barrier, same_b, b_sharing > 1, product);
+                    if (!loaded) load_b(at, d, x, barrier);
                     load_shared_rows<Of::A_MAJOR, BATCHED>(own_a + at + d * a_bytes, a_map, a_rows, x, token + rank_a * a_rows,
                                                            barrier, same_a, a_sharing > 1, product);
                 }
@@ -207,7 +252,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     const unsigned consumer = warp / 4;
     using OfB = OperandPlace<Of::B_MAJOR>;
     using OfA = OperandPlace<Of::A_MAJOR>;
-    const OfB b = OfB::of(base + consumer * ROWS * WGMMA_BLOCK_BYTES);
+    const OfB b = OfB::of(base + consumer * Matrices::OF_MATRIX * WGMMA_BLOCK_BYTES);
     const OfA a = OfA::of(base + DEPTH * b_bytes);
     // This lane releases stages to one of the CTAs that load for this one: those of its row of the cluster, then the others.
     const unsigned other = lane - a_sharing;
@@ -228,7 +273,9 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
 #pragma unroll
                 for (int i = 0; i < ROWS; i++) {
                     WgmmaOf<T>::template multiply<Operands<Of::B_MAJOR, Of::A_MAJOR>>(
-                        sums[i], b.descriptor(at + d * (b_bytes >> 4) + i * OfB::BLOCK + q * OfB::STEP),
+                        sums[i],
+                        b.descriptor(at + d * (b_bytes >> 4) + q * OfB::STEP +
+                                     (MATRICES == 1 ? i * OfB::BLOCK : Matrices::row(i) * (OfB::BLOCK / 64))),
                         a.descriptor(at + d * (a_bytes >> 4) + q * OfA::STEP), d > 0 || q > 0 || step > 0);
                 }
             }
@@ -248,9 +295,20 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     wait_for_sums(sums);
     barrier_sync(1, Tile::THREADS);  // all consumers have read the ring, and all of it has arrived
 
-    if constexpr (stores_vectors<Out>) {
+    if constexpr (stores_vectors<Out> && Matrices::IN_THREAD) {
         if (parts == 1) {
-            store_vectors<Tile>(sums, output, shared, consumer * ROWS * 64 + warp % 4 * 16, token, weight);
+            const unsigned first_row = consumer * Matrices::OF_MATRIX * 64 + warp % 4 * 16;
+            if constexpr (MATRICES == 1) {
+                store_vectors<Tile>(sums, output, shared, first_row, token, weight);
+            } else {
+                float made[ROWS / 2][TOKENS / 2];
+#pragma unroll
+                for (int i = 0; i < ROWS / 2; i++) {
+#pragma unroll
+                    for (int j = 0; j < TOKENS / 2; j++) made[i][j] = silu(sums[i][j]) * sums[i + ROWS / 2][j];
+                }
+                store_vectors<typename Matrices::Stored>(made, output, shared, first_row, token, weight);
+            }
             return;
         }
     }
@@ -258,7 +316,7 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     using Four = typename SumPair<Sum>::four;
     Sum* transposed = reinterpret_cast<Sum*>(shared);
     const unsigned odd = lane / 4 % 2;
-    const unsigned row = consumer * ROWS * 64 + warp % 4 * 16 + lane / 4 - odd, col = lane % 4 * 2 + odd;
+    const unsigned row = consumer * Matrices::OF_MATRIX * 64 + warp % 4 * 16 + lane / 4 - odd, col = lane % 4 * 2 + odd;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll
@@ -266,21 +324,27 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
             // lanes of neighbouring rows exchange one sum each, so that each has two neighbouring columns of c
             const Sum x = sums[i][j], y = sums[i][j + 1], got = neighbours(odd ? x : y);
             const Pair pair = odd ? Pair{got, y} : Pair{x, got};
-            *reinterpret_cast<Pair*>(transposed + (col + j / 4 * 8) * PITCH + row + 64 * i + j % 4 * 4) = pair;
+            *reinterpret_cast<Pair*>(transposed + (col + j / 4 * 8) * PITCH + row + Matrices::row(i) + j % 4 * 4) = pair;
         }
     }
     if constexpr (BATCHED) output.product = product;
     const unsigned rows = min(output.m - min(output.m, unsigned(token)), unsigned(TOKENS));
+    constexpr unsigned ROW = COLS / 4;  // vectors of sums in a row of c
     auto store = [&](const Four& four, unsigned r, unsigned c) {
         output.store(four.x, four.y, token + r, weight + c);
         output.store(four.z, four.w, token + r, weight + c + 2);
     };
+    auto activated = [](const Four& gate, const Four& up) {
+        return Four{silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w};
+    };
     if (parts == 1) {
         barrier_sync(1, Tile::THREADS);
 #pragma unroll 4
-        for (unsigned v = threadIdx.x; v < rows * (WEIGHTS / 4); v += Tile::THREADS) {
-            const unsigned r = v / (WEIGHTS / 4), c = v % (WEIGHTS / 4) * 4;
-            store(*reinterpret_cast<const Four*>(transposed + r * PITCH + c), r, c);
+        for (unsigned v = threadIdx.x; v < rows * ROW; v += Tile::THREADS) {
+            const unsigned r = v / ROW, c = v % ROW * 4;
+            const Four& four = *reinterpret_cast<const Four*>(transposed + r * PITCH + c);
+            if constexpr (MATRICES == 1) store(four, r, c);
+            else store(activated(four, *reinterpret_cast<const Four*>(transposed + r * PITCH + c + COLS)), r, c);
         }
         return;
     }
@@ -288,23 +352,38 @@ __device__ __forceinline__ void multicast_product(const TensorMap& a_map, const 
     barrier_cluster_wait_acquire();
     // Each CTA adds every one of `parts` groups of vectors. They are stored when no CTA reads the sums of another one any more, so that
     // the release does not wait for stores to global memory.
-    constexpr unsigned ROW = WEIGHTS / 4, MOST = (TOKENS * ROW + 2 * Tile::THREADS - 1) / (2 * Tile::THREADS);
-    Four own[MOST] = {};
+    constexpr unsigned MOST = (TOKENS * ROW + 2 * Tile::THREADS - 1) / (2 * Tile::THREADS);
+    Four own[MOST][MATRICES] = {};
     for (unsigned i = 0; i < parts; i++) {
         const unsigned from = mapa_shared_cluster(base, rank - first + i * of_part);
 #pragma unroll
         for (unsigned j = 0; j < MOST; j++) {
             const unsigned v = (j * parts + part) * Tile::THREADS + threadIdx.x;
-            if (v < rows * ROW) add_sums_of_cta(own[j], from + (v / ROW * PITCH + v % ROW * 4) * sizeof(Sum));
+            if (v < rows * ROW) {
+#pragma unroll
+                for (int matrix = 0; matrix < MATRICES; matrix++) {
+                    add_sums_of_cta(own[j][matrix], from + (v / ROW * PITCH + v % ROW * 4 + matrix * COLS) * sizeof(Sum));
+                }
+            }
         }
     }
     barrier_cluster_arrive_release();
 #pragma unroll
     for (unsigned j = 0; j < MOST; j++) {
         const unsigned v = (j * parts + part) * Tile::THREADS + threadIdx.x;
-        if (v < rows * ROW) store(own[j], v / ROW, v % ROW * 4);
+        if (v < rows * ROW) {
+            if constexpr (MATRICES == 1) store(own[j][0], v / ROW, v % ROW * 4);
+            else store(activated(own[j][0], own[j][1]), v / ROW, v % ROW * 4);
+        }
     }
     barrier_cluster_wait_acquire();  // no CTA exits while another one reads its sums
+}
+
+// The product with one matrix.
+template <class Tile, class T, class Of, class Out>
+__device__ __forceinline__ void multicast_product(const TensorMap& a_map, const TensorMap& b_map, Out& output, const MulticastGrid& grid,
+                                                  unsigned all_steps, unsigned stages) {
+    multicast_products<Tile, T, Of, 1, Follow::AT_ONCE>(a_map, b_map, b_map, output, grid, all_steps, stages);
 }
 
 }  // namespace ptxkit

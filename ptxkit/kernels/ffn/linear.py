@@ -220,6 +220,16 @@ def swapped_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:
     return [replace(renamed(launch, names), source=swapped.SOURCE) for launch in made]
 
 
+def multicast_slower(w: Any) -> str | None:
+    """Why the other products are faster, or not clearly slower, than step 15 (:func:`ptxkit.kernels.gemm.steps.times`)."""
+    found = steps.times(of_rows(w))
+    fastest = min((step for step in (8, 9) if step in found), key=found.__getitem__)
+    if 15 in found and found[15] <= steps.CLEARLY * found[fastest]:
+        return None
+    mine = f"predicted to take {found[15]:.3g} us" if 15 in found else "it has no tile"
+    return f"{mine}, and step {fastest} {found[fastest]:.3g} us"
+
+
 def usable_multicast(w: Any, t: Tile) -> bool | str:
     """The constraint of the product whose clusters load both operands."""
     return multicast.usable(of_rows(w), t)

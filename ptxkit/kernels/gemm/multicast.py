@@ -31,6 +31,7 @@ MOST_SUMS = {2: 200, 3: 96}
 the sums of one instruction in the registers that a thread has at launch, which are 128 with three consumers."""
 MOST_ROWS = 4096  # of a, up to which the variants are considered
 MOST_WAVES = 2
+MOST_WEIGHTS = 256  # rows of b in a tile: of a box of a tensor map
 
 SPACE = {
     "CONSUMERS": [1, 2, 3],  # warpgroups that multiply
@@ -136,6 +137,8 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     """The constraint of the variants with this kernel."""
     if (refused := columns_refused(w.kind, t["TOKENS"])) is not None:
         return f"TOKENS={t['TOKENS']}: {refused}"
+    if (rows := weights(t)) > MOST_WEIGHTS:
+        return f"{rows} rows of b in a tile are more than the {MOST_WEIGHTS} of a copy"
     if (ctas := cluster(t)) > PORTABLE_CLUSTER:
         return f"A_SHARING x B_SHARING x PARTS = {ctas} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if (found := steps(w, t, itemsize)) < t["PARTS"]:
@@ -186,13 +189,13 @@ def fitting_tokens(m: int, sizes: Sequence[int], along: int, sms: int) -> list[i
     return sorted({next(size for size in sizes if size >= cdiv(m, tiles)) for tiles in counts})
 
 
-def divisions(w: Product, t: Mapping[str, int], batch: int) -> Iterator[dict[str, int]]:
+def divisions(w: Product, t: Mapping[str, int], batch: int, most_waves: int) -> Iterator[dict[str, int]]:
     """PARTS and CTAS_PER_SM to consider: parts of k where SMs are idle, and two CTAs on an SM where there are more tiles."""
     whole = clusters(w, {**t, "PARTS": 1}) * t["A_SHARING"] * t["B_SHARING"] * batch
     for ctas_on_sm in SPACE["CTAS_PER_SM"]:
         slots = ctas_on_sm * w.device.sms
         for parts in SPACE["PARTS"]:
-            most = slots if parts > 1 else MOST_WAVES * slots
+            most = slots if parts > 1 else most_waves * slots
             if slots - w.device.sms < whole * parts <= most and t["A_SHARING"] * t["B_SHARING"] * parts <= PORTABLE_CLUSTER:
                 yield {"PARTS": parts, "CTAS_PER_SM": ctas_on_sm}
 
@@ -210,11 +213,11 @@ def shapes(w: Product, itemsize: int, batch: int) -> Iterator[dict[str, int]]:
                     break
 
 
-def candidates(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[dict[str, int]]:
-    """The tiles to consider, for at most two waves."""
+def candidates(w: Product, itemsize: int = 2, batch: int = 1, most_waves: int = MOST_WAVES) -> Iterator[dict[str, int]]:
+    """The tiles to consider, for at most ``most_waves`` waves."""
     if w.m > MOST_ROWS:
         return
-    found = in_clusters(SPACE, w.m, shapes(w, itemsize, batch), lambda t: divisions(w, t, batch))
+    found = in_clusters(SPACE, w.m, shapes(w, itemsize, batch), lambda t: divisions(w, t, batch, most_waves))
     yield from (tile for tile in found if usable(w, tile, itemsize) is True)
 
 

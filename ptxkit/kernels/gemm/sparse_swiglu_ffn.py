@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,26 @@ from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm import matmul_sparse, sparse, sparse_cluster_k, sparse_tiles
 from ptxkit.kernels.gemm.gated_ffn import WEIGHTS, GatedFfn, renamed
 from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse, SparseMmaTile, SparseTile, but, stage_bytes
-from ptxkit.kernels.measured import gemm_tiles
+from ptxkit.kernels.measured import gemm_tiles, measured
 
 WGMMA = ("sm_90a",)
 MMA = Tile({"BM": 128, "BN": 128, "WM": 32, "WN": 64, "STAGES": 4, "GROUP": 16})
 STEP_2 = but(matmul_sparse.STEP_3, BM=128, BN=256)
 STEP_3 = but(STEP_2, GROUP=16, REGISTERS=240, STORE=1, BOXES=2)
+TILE = {
+    "BM": [200, 192, 176, 128, 64],  # tokens in a tile
+    "BN": [256, 128],  # rows of gate and up in a tile, which are twice the columns of h
+    "CONSUMERS": [2, 1],  # warpgroups that multiply
+    "STAGES": [4, 3, 5, 6, 8],  # of the ring
+    "CLUSTER_M": [1, 2],  # CTAs that share a tile of weights
+    "CLUSTER_N": [2, 1],  # CTAs that share a tile of x
+    "GROUP": [8, 4, 16, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+    "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+    "BOXES": [1, 2, 4, 5],  # boxes of h that a consumer may have in flight
+}
+GATED = 1.25
+"""How many times as long step 4 took as predicted for its two products, in the mean of six sizes from 96 to 2000 tokens on an
+H200 (1.08 to 1.48); step 5 took 0.94 to 1.07 times as long."""
 
 
 def usable(w: SparseSwigluFfn, t: Tile) -> bool | str:
@@ -46,14 +61,41 @@ def full(t: Tile) -> Tile:
     return Tile({name: t.get(name, fixed) for name, fixed in STEP_3.items()})
 
 
+def candidates(w: SparseSwigluFfn) -> Iterator[Tile]:
+    """Tiles of step 4 to consider: for each block and cluster, that with the most stages."""
+    blocks = ({"BN": 256, "CONSUMERS": 2, "REGISTERS": 240}, {"BN": 128, "CONSUMERS": 1, "REGISTERS": 0})
+    for rows, block, (down, across) in product(TILE["BM"], blocks, ((1, 1), (1, 2), (2, 1))):
+        shape = {"BM": rows, **block, "CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 8, "BOXES": 1}
+        made = (Tile({**shape, "STAGES": stages}) for stages in sorted(TILE["STAGES"], reverse=True))
+        yield from islice((t for t in made if usable(w, t) is True), 1)
+
+
 def preferred(w: SparseSwigluFfn) -> Iterator[Mapping[str, Any]]:
-    """Tiles of step 4 by size."""
+    """Tiles of step 4: by their predicted times, up to the rows of the products that were timed, then by size."""
+    of_gated = w.gated_product
+    if measured(w.device).sparse_tiles is not None and w.tokens <= sparse_tiles.MOST_TIMED_ROWS:
+        yield from sorted(candidates(w), key=lambda t: sparse_tiles.predicted_us(of_gated, full(t)) or 0.0)
     yield from gemm_tiles(w.device, "sparse_swiglu_ffn:step4_multicast", w.tokens, 2 * w.ffn)
 
 
 def usable_cluster_k(w: SparseSwigluFfn, t: Tile) -> bool | str:
     """The constraint of step 5."""
     return sparse_cluster_k.usable(w.gated_product, t)
+
+
+def slower(w: SparseSwigluFfn) -> str | None:
+    """Why step 5 is not taken: step 4 is predicted to be faster. None where it is not, or has no times."""
+    if w.tokens > (most := sparse_tiles.MOST_TIMED_ROWS):
+        return f"for up to {most} tokens, not {w.tokens}"
+    gated, down = w.gated_product, w.down_product
+    of_down = MatmulSparse(m=w.tokens, n=w.hidden, k=w.ffn, dtype=w.dtype).on(w.device).large_tile
+    large = ((gated, full(next(iter(w.variant("step4_multicast").tiles(w))))), (down, of_down))
+    times = [sparse_tiles.predicted_us(of, t) for of, t in large]
+    if None in times:
+        return None
+    others = GATED * sum(time for time in times if time is not None)
+    mine = sum(sparse_cluster_k.predicted_us(of, next(sparse_cluster_k.preferred(of))) for of in (gated, down))
+    return f"predicted to take {mine:.1f} us, step 4 {others:.1f} us" if others < mine else None
 
 
 class SparseSwigluFfn(GatedFfn):
@@ -112,20 +154,14 @@ class SparseSwigluFfn(GatedFfn):
         moved = self.of_weights("down") + 2 * self.tokens * (self.hidden + self.ffn)
         return sparse_cluster_k.SparseProduct(self.tokens, self.hidden, self.ffn, 2, 1, moved, self.device)
 
-    @property
-    def large_tiles(self) -> list[tuple[sparse_cluster_k.SparseProduct, Mapping[str, int]]]:
-        """Both products, and the tiles of step 4."""
-        down = MatmulSparse(m=self.tokens, n=self.hidden, k=self.ffn, dtype=self.dtype).on(self.device)
-        tiles = (next(iter(w.variant(name).tiles(w))) for w, name in ((self, "step4_multicast"), (down, "step5_multicast")))
-        return [*zip((self.gated_product, self.down_product), map(matmul_sparse.full, tiles), strict=True)]
-
     def product(self, step: str, a: str, weights: str, c: str) -> list[Launch]:
         """A launch of matmul_sparse: c = a weights^T."""
         n, k = (self.hidden, self.ffn) if weights == "down" else (self.ffn, self.hidden)
         w = MatmulSparse(m=self.tokens, n=n, k=k, dtype=self.dtype).on(self.device)
         names = {"a": a, "values": f"{weights}_values", "metadata": f"{weights}_metadata", "c": c}
         chosen = w.variant(step)
-        return renamed(chosen.launches(w, next(chosen.tiles(w))), names, MatmulSparse.source)
+        tile = w.large_tile if step == "step5_multicast" else next(chosen.tiles(w))
+        return renamed(chosen.launches(w, tile), names, MatmulSparse.source)
 
     def chain(self, step: str) -> list[Launch]:
         """The unfused chain of products by a step of matmul_sparse."""
@@ -203,17 +239,7 @@ class SparseSwigluFfn(GatedFfn):
 
     @variant(
         requires=WGMMA,
-        tile={
-            "BM": [200, 192, 176, 128, 64],  # tokens in a tile
-            "BN": [256, 128],  # rows of gate and up in a tile, which are twice the columns of h
-            "CONSUMERS": [2, 1],  # warpgroups that multiply
-            "STAGES": [4, 3, 5, 6, 8],  # of the ring
-            "CLUSTER_M": [1, 2],  # CTAs that share a tile of weights
-            "CLUSTER_N": [2, 1],  # CTAs that share a tile of x
-            "GROUP": [8, 4, 16, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
-            "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
-            "BOXES": [1, 2, 4, 5],  # boxes of h that a consumer may have in flight
-        },
+        tile=TILE,
         constraint=usable,
         prefer=preferred,
     )
@@ -226,7 +252,7 @@ class SparseSwigluFfn(GatedFfn):
         tile=sparse_cluster_k.SPACE,
         constraint=usable_cluster_k,
         prefer=lambda w: sparse_cluster_k.preferred(w.gated_product),
-        slower=lambda w: sparse_tiles.slower(w.large_tiles, "step 4"),
+        slower=slower,
     )
     def step5_cluster_k(self, t: Tile) -> list[Launch]:
         """For up to some hundred tokens: tiles with any multiple of 8 of them, and k divided over the CTAs of a cluster."""

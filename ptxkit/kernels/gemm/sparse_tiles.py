@@ -16,6 +16,8 @@ from ptxkit.kernels.measured import measured
 
 MOST_ROWS = 700
 """Rows of a up to which step 6 has been compared with step 5 by times."""
+MOST_TIMED_ROWS = 2048
+"""Rows of a of the largest products whose times the models are fitted to."""
 
 
 def stream_work(w: SparseProduct, t: Mapping[str, int]) -> StreamWork:

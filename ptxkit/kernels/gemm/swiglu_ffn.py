@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm import matmul_wgmma, wgmma_tiles
+from ptxkit.kernels.gemm import gated_multicast, matmul_wgmma, multicast, wgmma_tiles
 from ptxkit.kernels.gemm.gated_ffn import GatedFfn
 from ptxkit.kernels.gemm.matmul_wgmma import BK, MatmulWgmma, WgmmaTile, but
 from ptxkit.kernels.measured import gemm_tiles
@@ -33,10 +34,30 @@ def preferred(w: SwigluFfn) -> Iterator[Mapping[str, Any]]:
     yield from gemm_tiles(w.device, "swiglu_ffn:step3_multicast", w.tokens, 2 * w.ffn)
 
 
+def slower(w: SwigluFfn) -> str | None:
+    """Why step 4 is not taken: step 3 is predicted to be faster. None where it is not."""
+    gated, down = w.gated_product, w.down_product
+    mine = multicast.predicted_us(gated, next(gated_multicast.preferred(gated))) + gated_multicast.second(down).predicted_us
+    large = next(iter(w.variant("step3_multicast").tiles(w)))
+    others = wgmma_tiles.predicted_us(gated, full(Tile(dict(large))))
+    others += wgmma_tiles.predicted_us(down, next(wgmma_tiles.preferred(down)))
+    return f"predicted to take {mine:.1f} us, step 3 {others:.1f} us" if others < mine else None
+
+
 class SwigluFfn(GatedFfn):
     """A gated feed-forward layer with dense weights: y = (silu(x gate^T) * (x up^T)) down^T."""
 
     source = "swiglu_ffn.cu"
+
+    @property
+    def gated_product(self) -> MatmulWgmma:
+        """The product of x with the rows of gate and of up, for the model of its time."""
+        return MatmulWgmma(m=self.tokens, n=2 * self.ffn, k=self.hidden, dtype=self.dtype).on(self.device)
+
+    @property
+    def down_product(self) -> MatmulWgmma:
+        """The product of h with down."""
+        return MatmulWgmma(m=self.tokens, n=self.hidden, k=self.ffn, dtype=self.dtype).on(self.device)
 
     def launch(
         self, kernel: str, a: str, weights: tuple[str, ...], c: str, t: Tile, *, persistent: bool = True
@@ -110,3 +131,19 @@ class SwigluFfn(GatedFfn):
     def step3_multicast(self, t: Tile) -> list[Launch]:
         """Clusters of two CTAs load each tile of weights once; all tile parameters of the first launch."""
         return [self.gated(full(t)), self.product("h", "down", "y")]
+
+    @variant(
+        requires=REQUIRES,
+        source=gated_multicast.SOURCE,
+        tile=gated_multicast.SPACE,
+        constraint=lambda w, t: multicast.usable(w.gated_product, t),
+        prefer=lambda w: gated_multicast.preferred(w.gated_product),
+        slower=slower,
+    )
+    def step4_few_tokens(self, t: Tile) -> list[Launch]:
+        """For up to some hundred tokens: tiles with any multiple of 8 of them, and down loaded before h is complete."""
+        gated = gated_multicast.gated(self.gated_product, t, self.cu, ("x", "gate", "up", "h"))
+        taken = gated_multicast.second(self.down_product)
+        if taken.kernel == "product":
+            return [gated, replace(self.product("h", "down", "y"), source=self.source)]
+        return [gated, gated_multicast.early(self.down_product, taken, self.cu, ("h", "down", "y"))]
