@@ -1,11 +1,12 @@
-"""Fit the model of steps 9 to 13 of micro_tiling_matmul to measured times, and write ptxkit/kernels/gemm/fitted_f32.json.
+"""Fit the model of steps 9 to 14 of micro_tiling_matmul to measured times, and write ptxkit/kernels/gemm/fitted_f32.json.
 
-    python scripts/fit_f32_products.py TIMES.jsonl... [--dry-run] [--rounds N]
+    python scripts/fit_f32_products.py TIMES.jsonl... [--dry-run] [--rounds N] [--folds N]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 micro_tiling_matmul. Minimized is the mean of |log(predicted / measured)|, where slow tiles count less, plus the mean regret of
 the candidate with the shortest predicted time over the fastest tile of its case. The search changes one coefficient at a time
-by random factors, with fixed seeds. Printed are both parts, and the cases with the largest regret.
+by random factors, with fixed seeds. Printed are both parts, and the cases with the largest regret; with --folds also both parts
+for cases that were left out of the fit, a fold of them at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ def cases(head, values):
     for case in values:
         w = registry.get(case["kernel"])(**case["sizes"], **case["options"]).on(facts)
         peer = next((row["us"] for row in case["rows"] if "peer" in row), math.nan)
-        yield w, peer, [(r["variant"], Tile(r["tile"]), r["us"]) for r in case["rows"] if r.get("variant") in STEPS]
+        yield w, peer, [(r["variant"], considered(r["tile"]), r["us"]) for r in case["rows"] if r.get("variant") in STEPS]
+
+
+def considered(tile):
+    """A tile as ptxkit considers it: without COPY, which is newer than some files, where it is 0."""
+    return Tile({name: value for name, value in tile.items() if value or name != "COPY"})
 
 
 def merged(files):
@@ -94,11 +100,23 @@ def fit(found, rates: MicroRates, rounds: int) -> MicroRates:
     return rates
 
 
+def held_out(found, rates: MicroRates, rounds: int, folds: int):
+    """The mean loss of the cases of each fold, with coefficients fitted to the other folds."""
+    order = random.Random(1).sample(list(found), len(found))
+    parts = []
+    for fold in range(folds):
+        left_out = {w: found[w] for w in order[fold::folds]}
+        fitted_to = {w: found[w] for w in found if w not in left_out}
+        parts.append((len(left_out), loss(left_out, fit(fitted_to, rates, rounds))))
+    return [sum(n * part[i] for n, part in parts) / len(found) for i in (0, 1)]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", type=Path, nargs="+", metavar="TIMES", help="read times from these files")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="try N changes of each coefficient")
+    parser.add_argument("--folds", type=int, default=0, metavar="N", help="also fit without each of N parts of the cases")
     given = parser.parse_args(arguments)
     try:
         files = [choice_files.read(path) for path in given.times]
@@ -106,6 +124,9 @@ def main(arguments: Sequence[str]) -> int:
     except (PtxkitError, OSError, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if given.folds:
+        error, regret = held_out(found, fitted(), given.rounds, given.folds)
+        print(f"left out of the fit: error of predictions {error:.1%}, mean regret {regret:.1%}")
     rates = fit(found, fitted(), given.rounds)
     error, regret = loss(found, rates)
     print(f"{len(found)} cases, error of predictions {error:.1%}, mean regret {regret:.1%}")

@@ -113,10 +113,10 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
     }
 }
 
-template <class Tile>
+template <class Tile, bool WHOLE = true>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_cluster_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
-    cluster_k<Tile>(BoxedOperands{a, b}, c, m, n, k);
+    cluster_k<Tile>(BoxedOperands<WHOLE>{a, b}, c, m, n, k);
 }
 
 // The same for rows of any length; WIDE: elements of a copy.

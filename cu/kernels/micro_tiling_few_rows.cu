@@ -34,8 +34,9 @@ template <int ROWS, int ACROSS, int BATCH, int THREADS, bool WIDE>
 __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const float* b, float* c, int m, int n,
                                                            int k) {
     constexpr int GROUPS = THREADS / ACROSS, COLS = 4 * ACROSS, VECTORS = ROWS * ACROSS;
-    static_assert(THREADS % ACROSS == 0 && (ACROSS == 8 || ACROSS == 16 || ACROSS == 32), "a group is a part of a warp");
-    extern __shared__ __align__(16) float sums[];  // [GROUPS][ROWS][COLS]
+    constexpr int JOINED = ROWS <= 2 ? 32 / ACROSS : 1;  // groups of a warp, whose few sums its lanes add first
+    static_assert(THREADS % 32 == 0 && 32 % ACROSS == 0, "a group is a part of a warp");
+    extern __shared__ __align__(16) float sums[];  // [GROUPS / JOINED][ROWS][COLS]
     const int parts = cluster_nctarank(), part = cluster_ctarank();
     const int group = threadIdx.x / ACROSS, lane = threadIdx.x % ACROSS;
     const int col = blockIdx.x / parts * COLS, row = blockIdx.y * ROWS;
@@ -87,7 +88,14 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
 
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        float* to = sums + (group * ROWS + r) * COLS;
+        if constexpr (JOINED > 1) {
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+#pragma unroll
+                for (int apart = ACROSS; apart < 32; apart *= 2) sum[r][q] += shfl_sync_bfly(all_lanes, sum[r][q], apart);
+            if (threadIdx.x % 32 >= ACROSS) continue;
+        }
+        float* to = sums + (group / JOINED * ROWS + r) * COLS;
         if constexpr (WIDE) {
             reinterpret_cast<float4*>(to)[lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
         } else {
@@ -113,7 +121,7 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
     for (int v = threadIdx.x; v < VECTORS; v += THREADS) {
         float4 total = vectors[v];
 #pragma unroll
-        for (int g = 1; g < GROUPS; ++g) {
+        for (int g = 1; g < GROUPS / JOINED; ++g) {
             const float4 more = vectors[g * VECTORS + v];
             total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
         }

@@ -3,7 +3,7 @@
 //
 // Step 11 differs in how the parts of a tile are added. In a chain a tile of many parts waits for as many CTAs, one after
 // another. There each part stores its sums to an array of its own, and each of the CTAs of a tile adds some of the sums of all
-// parts, in the order of k, after its last step.
+// parts, in the order of k, after its last step. In step 14 another launch adds them, so that no CTA waits for another one.
 //
 // The number of tiles is seldom a multiple of the number of SMs: 512 tiles take the 132 SMs of an H200 four waves, and
 // 16 SMs are idle in the last one. Here CTAs are persistent, as many as SMs hold. They compute whole tiles first; the
@@ -58,12 +58,12 @@ template <class L, int TM, int TN>
 struct Partials {
     static constexpr int VECTORS = TM * TN / 4;
     float* sums;
-    unsigned* flags;  // one for each room and consumer warp, 0 until the sums of the warp are stored
-    int steps, least, more;  // of a tile; of a share; shares that have one step more
+    unsigned* flags;  // one for each room and consumer warp, 0 until the sums of the warp are stored; null if nothing waits
+    int ctas, steps, least, more;  // CTAs of the grid; steps of a tile; of a share; shares that have one step more
 
-    __device__ __forceinline__ Partials(float* sums, unsigned* flags, int tiles, int steps, int whole, int shares)
-        : sums(sums), flags(flags), steps(steps) {
-        const int shared = (tiles - whole * static_cast<int>(gridDim.x)) * steps;
+    __device__ __forceinline__ Partials(float* sums, unsigned* flags, int ctas, int tiles, int steps, int whole, int shares)
+        : sums(sums), flags(flags), ctas(ctas), steps(steps) {
+        const int shared = (tiles - whole * ctas) * steps;
         least = shared / shares;
         more = shared % shares;
     }
@@ -76,9 +76,7 @@ struct Partials {
     __device__ __forceinline__ int begin(int share) const { return least * share + min(share, more); }
 
     // Number of the room for the part of a share that begins at the first step of a tile or not.
-    static __device__ __forceinline__ int room(int share, bool first) {
-        return 2 * (static_cast<int>(gridDim.x) - 1 - share) + first;
-    }
+    __device__ __forceinline__ int room(int share, bool first) const { return 2 * (ctas - 1 - share) + first; }
     __device__ __forceinline__ float4* vector(int room, int v) const {
         return reinterpret_cast<float4*>(sums) + (static_cast<size_t>(room) * VECTORS + v) * L::THREADS + threadIdx.x;
     }
@@ -90,14 +88,20 @@ struct Partials {
             const int r = v / (TN / 4), q = v % (TN / 4) * 4;
             *vector(room, v) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
         }
+        if (flags == nullptr) return;
         __syncwarp();
         if (threadIdx.x % 32 == 0) st_release_gpu_global(flag(room), 1);
     }
 
-    // Adds the vectors of shared tile `tile` that this CTA, with share `share`, has to add: store(r, q, vector).
+    // Adds the vectors of shared tile `tile` that this CTA, with share `share`, has to add: store(r, q, thread, vector), with the
+    // thread that has vector r, q of the tile.
     template <class Store>
     __device__ __forceinline__ void add_parts(int tile, int share, const Store& store) const {
         const int first = share_of(tile * steps), parts = share_of(tile * steps + steps - 1) - first + 1;
+        if (parts > VECTORS) {
+            add_many_parts(first, parts, share - first, store);
+            return;
+        }
         for (int i = threadIdx.x % 32; i < parts; i += 32) {
             while (ld_acquire_gpu_global(flag(room(first + i, i == 0))) == 0) {
             }
@@ -111,7 +115,41 @@ struct Partials {
                 const float4 more = *vector(room(first + i, false), v);
                 total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
             }
-            store(v / (TN / 4), v % (TN / 4) * 4, total);
+            store(v / (TN / 4), v % (TN / 4) * 4, threadIdx.x, total);
+        }
+    }
+
+    // More parts than vectors of a thread: the CTA with number `own` of those of the tile adds a range of all vectors of all
+    // threads, each by up to 16 lanes, which take every 16th part and then add their sums pairwise.
+    template <class Store>
+    __device__ __forceinline__ void add_many_parts(int first, int parts, int own, const Store& store) const {
+        constexpr long long ALL = VECTORS * L::THREADS;
+        const int begin = static_cast<int>(ALL * own / parts), end = static_cast<int>(ALL * (own + 1) / parts);
+        const int of_first = begin / 32, warps = end > begin ? (end - 1) / 32 - of_first + 1 : 0;
+        for (int i = threadIdx.x; i < parts * warps; i += L::THREADS) {
+            const int part = i % parts, warp = (of_first + i / parts) % L::WARPS;
+            while (ld_acquire_gpu_global(flags + room(first + part, part == 0) * L::WARPS + warp) == 0) {
+            }
+        }
+        barrier_sync<1>(L::THREADS);
+        int lanes = 16;
+        while (lanes > 1 && lanes * (end - begin) > L::THREADS) lanes /= 2;
+        const int lane = threadIdx.x % lanes;
+#pragma unroll 1
+        for (int at = begin; at < end; at += L::THREADS / lanes) {
+            const int slot = at + threadIdx.x / lanes;
+            float4 total = {};
+#pragma unroll 8
+            for (int i = lane; i < parts; i += lanes) {
+                if (slot >= end) break;
+                const float4 more = reinterpret_cast<const float4*>(sums)[room(first + i, i == 0) * ALL + slot];
+                total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+            }
+            for (int apart = lanes / 2; apart > 0; apart /= 2)
+                total = {total.x + shfl_sync_bfly(all_lanes, total.x, apart), total.y + shfl_sync_bfly(all_lanes, total.y, apart),
+                         total.z + shfl_sync_bfly(all_lanes, total.z, apart), total.w + shfl_sync_bfly(all_lanes, total.w, apart)};
+            const int v = slot / L::THREADS;
+            if (slot < end && lane == 0) store(v / (TN / 4), v % (TN / 4) * 4, slot % L::THREADS, total);
         }
     }
 };
@@ -190,8 +228,8 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
             }
             const TileOrigin origin = tile_origin<BM, BN, GROUP>(part.tile, m, n);
             if (!CHAIN && part.count < steps) {
-                const P parts(partials, flags, tiles, steps, whole, shares);
-                parts.store_part(sum, P::room(gridDim.x - 1 - blockIdx.x, part.begin == 0));
+                const P parts(partials, flags, gridDim.x, tiles, steps, whole, shares);
+                parts.store_part(sum, parts.room(gridDim.x - 1 - blockIdx.x, part.begin == 0));
                 continue;
             }
             if (part.begin + part.count == steps) {
@@ -208,8 +246,8 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
                 if (threadIdx.x % 32 == 0) st_release_gpu_global(flags + blockIdx.x * L::WARPS + warp, 1);
             }
         }
-        if (CHAIN || schedule.total == whole * steps) return;
-        const P parts(partials, flags, tiles, steps, whole, shares);
+        if (CHAIN || flags == nullptr || schedule.total == whole * steps) return;
+        const P parts(partials, flags, gridDim.x, tiles, steps, whole, shares);
         const int share = gridDim.x - 1 - blockIdx.x, begin = parts.begin(share);
         const int end = begin + schedule.total - whole * steps;
         // The tile that the share begins within, then the one that it does not end, if that is another one.
@@ -217,19 +255,20 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
         for (int tile = begin / steps; tile * steps < end; ++tile) {
             if (tile * steps >= begin && (tile + 1) * steps <= end) continue;
             const TileOrigin origin = tile_origin<BM, BN, GROUP>(whole * gridDim.x + tile, m, n);
-            parts.add_parts(tile, share, [&](int r, int q, float4 v) {
-                store_vector<Source::WHOLE>(c, v, origin.row + lanes.row + L::down(r), origin.col + lanes.col + L::across(q),
-                                            m, n);
+            parts.add_parts(tile, share, [&](int r, int q, int thread, float4 v) {
+                const L of(thread);
+                store_vector<Source::WHOLE>(c, v, origin.row + of.row + L::down(r), origin.col + of.col + L::across(q), m, n);
             });
         }
     }
 }
 
-template <class Tile>
+// WHOLE: rows of c are multiples of 16 bytes.
+template <class Tile, bool WHOLE = true>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
     int k, int whole, int shares) {
-    stream_k<Tile, true>(BoxedOperands{a, b}, c, flags, nullptr, m, n, k, whole, shares);
+    stream_k<Tile, true>(BoxedOperands<WHOLE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
 }
 
 // The same for rows of any length; WIDE: elements of a copy.
@@ -239,16 +278,53 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
     stream_k<Tile, true>(CopiedOperands<WIDE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
 }
 
-// Step 11. partials: 2 BM BN elements for each CTA.
-template <class Tile>
+// Steps 11 and 14. partials: 2 BM BN elements for each CTA. flags: null in step 14, where matmul_add_partials adds them.
+template <class Tile, bool WHOLE = true>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, float* partials,
     int m, int n, int k, int whole, int shares) {
-    stream_k<Tile, false>(BoxedOperands{a, b}, c, flags, partials, m, n, k, whole, shares);
+    stream_k<Tile, false>(BoxedOperands<WHOLE>{a, b}, c, flags, partials, m, n, k, whole, shares);
 }
 
 template <class Tile, int WIDE>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums_unaligned(
     const float* a, const float* b, float* c, unsigned* flags, float* partials, int m, int n, int k, int whole, int shares) {
     stream_k<Tile, false>(CopiedOperands<WIDE>{a, b}, c, flags, partials, m, n, k, whole, shares);
+}
+
+// Step 14: adds the parts of the tiles that matmul_partial_sums has divided. gridDim.x: 32 vectors of a tile each; gridDim.y: tiles. A
+// warp adds every eighth part. ctas: CTAs of the grid of matmul_partial_sums.
+template <class Tile>
+__global__ __launch_bounds__(256) void matmul_add_partials(const float* partials, float* c, int m, int n, int k, int whole,
+                                                           int shares, int ctas) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, TN = Tile::TN, WARPS = 8;
+    using L = InterleavedLanesOf<Tile>;
+    using P = Partials<L, Tile::TM, TN>;
+    __shared__ float4 sums[WARPS][32];
+    const int tiles = (m + BM - 1) / BM * ((n + BN - 1) / BN), steps = (k + Tile::BK - 1) / Tile::BK;
+    const P of(const_cast<float*>(partials), nullptr, ctas, tiles, steps, whole, shares);
+    const int tile = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = blockIdx.x * 32 + lane;
+    const int first = of.share_of(tile * steps), parts = of.share_of(tile * steps + steps - 1) - first + 1;
+    follow_previous_grid();
+    if (parts == 1) return;  // a CTA has stored the whole tile
+    float4 total = {};
+#pragma unroll 8
+    for (int i = warp; i < parts; i += WARPS) {
+        const float4 more = reinterpret_cast<const float4*>(partials)[of.room(first + i, i == 0) * (P::VECTORS * L::THREADS) + slot];
+        total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+    }
+    sums[warp][lane] = total;
+    barrier_sync();
+    if (warp > 0) return;
+#pragma unroll
+    for (int i = 1; i < WARPS; ++i) {
+        const float4 more = sums[i][lane];
+        total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+    }
+    const TileOrigin origin = tile_origin<BM, BN, Tile::GROUP>(whole * ctas + tile, m, n);
+    const L lanes(slot % L::THREADS);
+    const int v = slot / L::THREADS, i = origin.row + lanes.row + L::down(v / (TN / 4));
+    const int j = origin.col + lanes.col + L::across(v % (TN / 4) * 4);
+    if (n % 4 == 0) store_vector<true>(c, total, i, j, m, n);
+    else store_vector<false>(c, total, i, j, m, n);
 }

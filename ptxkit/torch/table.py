@@ -355,7 +355,7 @@ WITH_EPILOGUE = of("matmul_fused", ("multicast", "cluster_k", "stream_k", "fused
 F32 = of(
     "micro_tiling_matmul",
     (
-        *("step12_few_rows", "step13_few_columns", "step10_cluster_k", "step9_stream_k"),
+        *("step12_few_rows", "step13_few_columns", "step10_cluster_k", "step14_two_launches", "step9_stream_k"),
         *("step8_ring", "step6_warps", "step5_async", "step3_registers", "step1_naive"),
     ),
 )

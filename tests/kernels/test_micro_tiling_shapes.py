@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ptxkit.compiler.paths import kernels_dir
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels.gemm.micro_choice import ranked, slower
+from ptxkit.kernels.gemm.micro_choice import PARTIAL, fits, ranked, slower
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
@@ -88,9 +88,58 @@ def test_rows_of_any_length_are_shared_by_steps_of_k(monkeypatch, name, sms, m, 
     assert verdict.verified, verdict.worst
 
 
+SMALL = tile(64, 64, 16, 4, 8, 32, 32, 5, 3)
+SMALLEST = tile(32, 64, 32, 4, 4, 16, 32, 4, 4)
+NARROW_SMALL = tile(128, 16, 32, 4, 4, 32, 16, 5, 2)
+SHARED = {"MIN_STEPS": 2, "SHARED_WAVES": 1}
+
+
+@pytest.mark.parametrize("name", ["step11_partial_sums", "step14_two_launches"])
+@pytest.mark.parametrize(
+    ("sms", "m", "n", "k", "given"),
+    [
+        (4, 61, 64, 390, SMALL),  # 12 parts of a tile, more than the 8 vectors of a thread
+        (3, 31, 63, 801, SMALLEST),  # 12 parts for 4 vectors
+        (3, 120, 15, 802, NARROW_SMALL),  # 6 parts for 4 vectors
+        (1, 65, 66, 100, SMALL),  # 4 tiles for 3 CTAs, of two parts
+        (2, 60, 200, 161, SQUARE),  # 2 tiles for 4 CTAs
+    ],
+)
+def test_parts_are_added_by_their_ctas_or_by_a_second_launch(monkeypatch, name, sms, m, n, k, given):
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
+    verdict = launched(name, m, n, k, given | SHARED)
+    assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("step9_stream_k", {"MIN_STEPS": 2, "SHARED_WAVES": 2}),
+        ("step10_cluster_k", {"PARTS": 2}),
+        ("step11_partial_sums", SHARED),
+    ],
+)
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 67, 51), (3, 68, 33), (65, 129, 36)])
+def test_operands_whose_rows_are_not_aligned_are_copied_first(name, given, m, n, k):
+    verdict = launched(name, m, n, k, SQUARE | given | {"COPY": 1})
+    assert verdict.verified, verdict.worst
+
+
+def test_only_rows_that_are_not_aligned_are_copied():
+    copied = [
+        w.variant("step10_cluster_k").launches(w, SQUARE | {"PARTS": 1, "COPY": 1})[0].args[0]
+        for w in (MATMUL.make([8, n, k], {}) for n, k in ((8, 9), (9, 8)))
+    ]
+    assert copied == ["a", "b"]
+    with pytest.raises(UsageError, match="COPY=1 is for rows that TMA cannot read"):
+        launched("step9_stream_k", 8, 8, 8, SQUARE | {"COPY": 1})
+
+
 @pytest.mark.parametrize(
     ("m", "n", "k", "given"),
     [
+        (1, 36, 301, {"ROWS": 1, "ACROSS": 4, "BATCH": 2, "PARTS": 1, "THREADS": 1024}),
+        (2, 20, 44, {"ROWS": 2, "ACROSS": 4, "BATCH": 2, "PARTS": 2, "THREADS": 512}),
         (1, 132, 44, {"ROWS": 1, "ACROSS": 32, "BATCH": 4, "PARTS": 2}),
         (3, 131, 45, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 4}),
         (5, 4, 300, {"ROWS": 4, "ACROSS": 16, "BATCH": 1, "PARTS": 8, "THREADS": 128}),
@@ -167,7 +216,9 @@ def test_copies_of_rows_of_any_length_go_past_the_registers():
     [
         (1, 3072, 768, "step12_few_rows"),
         (5, 1021, 1021, "step12_few_rows"),
-        (64, 4096, 4096, "step11_partial_sums"),
+        (16, 4096, 4096, "step14_two_launches"),
+        (16, 16, 65536, "step14_two_launches"),
+        (1500, 700, 240, "step10_cluster_k"),
         (4096, 1, 4096, "step13_few_columns"),
         (300, 1024, 1024, "step10_cluster_k"),
         (1025, 1024, 1024, "step9_stream_k"),
@@ -207,3 +258,10 @@ def test_objections_leave_the_fastest_step():
     w = MATMUL.make([300, 1024, 1024], {})
     steps = {step for _, step, _ in ranked(w)}
     assert [step for step in steps if slower(w, step) is None] == [ranked(w)[0][1]]
+
+
+@pytest.mark.parametrize("m", [1, 16, 17, 31, 32, 33, 64, 65, 127, 128, 129, 300])
+def test_every_size_has_a_tile_that_divides_a_long_k(m):
+    for n in range(1, 300):
+        w = MATMUL.make([m, n, 20_000], {})
+        assert any(fits(w, t) for t in PARTIAL), (m, n)

@@ -74,8 +74,9 @@ struct InterleavedLanes {
 
     int row, col;
 
-    __device__ __forceinline__ InterleavedLanes() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __device__ __forceinline__ InterleavedLanes() : InterleavedLanes(threadIdx.x) {}
+    __device__ __forceinline__ explicit InterleavedLanes(unsigned thread) {
+        const int warp = thread / 32, lane = thread % 32;
         row = warp / (BN / WN) * WM + (lane >> 1 & 1) + lane / 4 / (ACROSS / 2) * 2;
         col = warp % (BN / WN) * WN + ((lane & 1) + lane / 4 % (ACROSS / 2) * 2) * 4;
     }

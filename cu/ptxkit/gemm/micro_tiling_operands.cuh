@@ -9,9 +9,10 @@
 
 namespace ptxkit::micro_tiling {
 
-// One thread issues two boxes.
+// One thread issues two boxes. WHOLE: rows of c are multiples of 16 bytes.
+template <bool WHOLE_ = true>
 struct BoxedOperands {
-    static constexpr bool WHOLE = true;  // rows are multiples of 16 bytes
+    static constexpr bool WHOLE = WHOLE_;
     static constexpr int THREADS = 1, ARRIVALS = 1, REGISTERS = 24;
     const TensorMap &a, &b;
 

@@ -10,7 +10,7 @@ from ptxkit.targets import SmLimits
 
 SPACE = {
     "ROWS": [1, 2, 4, 8, 16],  # of a that a CTA multiplies
-    "ACROSS": [32, 16, 8],  # threads that cover a strip of four times as many columns
+    "ACROSS": [32, 16, 8, 4],  # threads that cover a strip of four times as many columns
     "BATCH": [2, 1, 4],  # times four vectors of b that a thread has in flight
     "THREADS": [256, 128, 512, 1024],
     "PARTS": PARTS,

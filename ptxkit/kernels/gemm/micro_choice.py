@@ -1,4 +1,4 @@
-"""Which of steps 9 to 13 of micro_tiling_matmul computes a product of given sizes, and with which tile.
+"""Which of steps 9 to 14 of micro_tiling_matmul computes a product of given sizes, and with which tile.
 
 Each step has a few tiles, all of which were measured on an H200; the parts of k and the strips follow from the size. The tile
 and the step with the shortest time by :mod:`~ptxkit.kernels.gemm.micro_model` are taken.
@@ -13,7 +13,7 @@ from typing import Any
 from ptxkit import Tile
 from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k
 from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
-from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product, partial_usable, stream_usable
+from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product, partial_usable, shares, stream_usable
 
 
 def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
@@ -26,6 +26,7 @@ def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
 SQUARE = _tile("64x128x16", "8x8x32x64", 3, 2)
 SQUARES = _tile("64x128x16", "8x8x32x64", 4, 3)
 TALL = _tile("128x64x16", "8x8x64x32", 4, 2)
+TALL_FULL = _tile("128x64x16", "4x8x32x32", 5, 2)
 SMALL = _tile("64x64x16", "4x8x32x32", 5, 3)
 WIDE = _tile("64x256x16", "8x16x64x64", 5, 2)
 LARGE = _tile("128x256x16", "8x16x64x64", 5, 1)
@@ -34,21 +35,31 @@ LOW_WIDE = _tile("32x256x16", "8x8x32x64", 5, 2)
 LOW = _tile("32x128x16", "4x8x16x64", 5, 3)
 LOWEST_WIDE = _tile("16x256x16", "4x8x16x64", 6, 2)
 LOWEST = _tile("16x128x32", "4x4x16x32", 5, 2)
+SMALLEST = _tile("32x64x32", "4x4x16x32", 4, 4)  # four warps of 4 x 4 sums a lane
+NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
 NARROW = _tile("256x32x16", "8x8x64x32", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 
 CHAIN = (SQUARE, WIDE, LARGE, DEEP)
-CLUSTERS = (SQUARE, SQUARES, SMALL, WIDE, LOW, LOWEST, NARROWEST)
-PARTIAL = (SQUARE, SQUARES, TALL, SMALL, WIDE, LARGE, LOW_WIDE, LOW, LOWEST_WIDE, LOWEST, NARROW, NARROWEST)
+CLUSTERS = (SQUARE, SQUARES, SMALL, SMALLEST, TALL_FULL, WIDE, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST)
+PARTIAL = (
+    *(SQUARE, SQUARES, TALL, SMALL, SMALLEST, WIDE, LARGE),
+    *(LOW_WIDE, LOW, LOWEST_WIDE, LOWEST, NARROW, NARROW_SMALL, NARROWEST),
+)
 ROWS = ((1, 1024), (1, 512), (1, 256), (2, 1024), (2, 512), (2, 256), (4, 512), (4, 256), (8, 512), (8, 256))
 COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 """(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, THREADS)."""
 
+SEVERAL_PARTS = 4  # of a tile, from which on step 14 may be faster than step 9
+NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns
 
-def _fits(w: F32Product, t: Mapping[str, int]) -> bool:
+
+def fits(w: F32Product, t: Mapping[str, int]) -> bool:
     """Whether a tile is neither much larger than c nor, of the low and narrow ones, much smaller."""
     low, narrow = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"]
-    return (
+    if t is SMALLEST:
+        return bool(w.m <= 2 * t["BM"] and w.n <= 2 * t["BN"])
+    return bool(
         (t["BM"] < 2 * w.m or t["BM"] == LOWEST["BM"])
         and (t["BN"] < 2 * w.n or t["BN"] == NARROWEST["BN"])
         and (not low or w.m <= 2 * t["BM"])
@@ -56,26 +67,40 @@ def _fits(w: F32Product, t: Mapping[str, int]) -> bool:
     )
 
 
+def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """A tile, and where rows are not aligned also the one that multiplies copies of them."""
+    yield dict(t)
+    if not w.aligned:
+        yield {**t, "COPY": 1}
+
+
 def _chain(w: F32Product) -> Iterator[dict[str, int]]:
     for t in CHAIN:
-        if t is (LARGE if w.aligned else DEEP):  # slower than the other one of the two
-            continue
         for waves in (1, 2):
-            yield {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": 8}
+            for tile in _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": 8}):
+                if t is not (LARGE if w.aligned or "COPY" in tile else DEEP):  # slower than the other one of the two
+                    yield tile
 
 
 def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
     for t in CLUSTERS:
-        if _fits(w, t) and (w.grid(t["BM"], t["BN"]) < 4 * w.device.sms):
+        if fits(w, t) and (w.grid(t["BM"], t["BN"]) < 4 * w.device.sms):
             for parts in PARTS:
-                yield {**t, "GROUP": 8, "PARTS": parts}
+                yield from _copies(w, {**t, "GROUP": 8, "PARTS": parts})
 
 
 def _partial(w: F32Product) -> Iterator[dict[str, int]]:
     for t in PARTIAL:
-        if _fits(w, t) and (t in (WIDE, LARGE) or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
+        if fits(w, t) and (t in (WIDE, LARGE) or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
             for least in (4, 8, 16):
-                yield {**t, "GROUP": 8, "SHARED_WAVES": 1, "MIN_STEPS": least}
+                yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": 1, "MIN_STEPS": least})
+
+
+def _two_launches(w: F32Product) -> Iterator[dict[str, int]]:
+    for t in _partial(w):
+        work = shares(w, Tile(t))
+        if work.shares >= SEVERAL_PARTS * work.left:
+            yield t
 
 
 def _rows(w: F32Product) -> Iterator[dict[str, int]]:
@@ -83,6 +108,8 @@ def _rows(w: F32Product) -> Iterator[dict[str, int]]:
     for height, threads in ROWS:
         if height == rows:
             for across in few_rows.SPACE["ACROSS"]:
+                if across == NARROW_STRIP and not (w.aligned and rows == 1):
+                    continue  # loads of 16 contiguous bytes, or not measured
                 for parts in PARTS:
                     yield {"ROWS": rows, "ACROSS": across, "BATCH": 2, "THREADS": threads, "PARTS": parts}
 
@@ -102,6 +129,7 @@ STEPS: Mapping[str, tuple[Callable[[Any], Iterator[dict[str, int]]], Callable[[A
     "step11_partial_sums": (_partial, partial_usable),
     "step12_few_rows": (_rows, few_rows.usable),
     "step13_few_columns": (_columns, few_columns.usable),
+    "step14_two_launches": (_two_launches, partial_usable),
 }
 
 
@@ -132,6 +160,7 @@ DEFAULTS: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "step11_partial_sums": (SQUARE, SMALL),
     "step12_few_rows": ({"ROWS": 8, "PARTS": 1},),
     "step13_few_columns": tuple({"ROWS": 4, "COLUMNS": c, "PARTS": 1} for c in few_columns.SPACE["COLUMNS"][::-1]),
+    "step14_two_launches": (SQUARE, SMALL),
 }
 
 

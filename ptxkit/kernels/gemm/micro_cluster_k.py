@@ -6,10 +6,13 @@ from typing import Any
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.gemm.micro_tiles import (
+    COPIES,
     PARTS,
     RING_SPACE,
     F32Product,
     boxes_usable,
+    copies_usable,
+    copying,
     distributable,
     micro_tile,
     ring_bytes,
@@ -27,6 +30,7 @@ SPACE = RING_SPACE | {
     "STAGES": [3, 4, 5, 6, 8, 2],
     "CTAS": [2, 1, 3, 4],
     "PARTS": PARTS,
+    "COPY": COPIES,
 }
 
 
@@ -39,8 +43,9 @@ def shared_bytes(t: Tile) -> int:
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of the variant: that of the ring for rows of any length, a step for each part, and room for the sums."""
-    if (said := boxes_usable(w, t)) is not True:
-        return said
+    for said in (boxes_usable(w, t), copies_usable(w, t)):
+        if said is not True:
+            return said
     if (steps := cdiv(w.k, t.BK)) < t.PARTS:
         return f"k={w.k} has {steps} steps of {t.BK}, fewer than PARTS={t.PARTS}"
     limits = w.device.target.limits
@@ -50,9 +55,10 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 
 def launches(w: F32Product, t: Tile) -> list[Launch]:
-    """The launch of ``matmul_cluster_k``."""
+    """The launch of ``matmul_cluster_k``, and before it that of copies."""
     by = source(w, t)
     return [
+        *copying(w, t),
         Launch(
             f"matmul_cluster_k{by.suffix}",
             w.grid(t.BM, t.BN) * t.PARTS,
@@ -62,5 +68,5 @@ def launches(w: F32Product, t: Tile) -> list[Launch]:
             cluster=t.PARTS if t.PARTS > 1 else None,
             template=(micro_tile(t), *by.template),
             options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
-        )
+        ),
     ]

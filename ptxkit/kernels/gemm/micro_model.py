@@ -1,4 +1,4 @@
-"""A model of the time of steps 9 to 13 of micro_tiling_matmul, by which the step and its tile are chosen.
+"""A model of the time of steps 9 to 14 of micro_tiling_matmul, by which the step and its tile are chosen.
 
 The time is the norm of order ``order``, which is nearly the maximum, of the times of what overlaps: reading all operands from
 device memory, delivery by L2, and the products of the busiest SM; where threads read the operands themselves, the loads of the
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ptxkit import Tile, cdiv
 from ptxkit.kernels.gemm import few_columns, few_rows
-from ptxkit.kernels.gemm.micro_tiles import F32Product, shares, threads
+from ptxkit.kernels.gemm.micro_tiles import F32Product, aligned_copies, shares, threads
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.targets import WARP
 
@@ -37,12 +37,15 @@ class MicroRates:
             scattered: share more that L2 delivers for them.
         chain_us: of the launch that clears flags. link_us: of each CTA that adds to a tile in a chain; added_us: of 2^14 sums
             that each adds.
-        partial_us: of the launch that clears flags and the exchange of partial sums. sum_us: of 10^6 of them. part_us: of a
-            part beyond those that add some of the sums.
+        partial_us: of the launch that clears flags and the exchange of partial sums. sum_us: of 10^6 of them. many_us: of more
+            parts than a thread has vectors, which lanes add. second_us: of the launch that adds partial sums instead.
         cluster_us: of a cluster. exchange_us: of 2^14 sums of the CTAs of an SM. wave_us: of another wave of CTAs.
+            uneven: how much of the time of one more CTA on an SM is
+            taken where the SMs have room for it, because some of them begin more CTAs than others.
         rows_us: of the launch of step 12, with the first load; of its clusters: rows_cluster_us. rows_gbs: what an SM reads.
             rows_latency_us: of a load. rows_products: how long products take, relative to the peak. rows_unaligned: share more
             of strips of 32 columns whose rows are not aligned.
+        copy_us: of the launch that copies operands.
         columns_us, columns_gbs, columns_latency_us: the same for step 13. columns_lines: how long reads of L1 take.
             columns_sums_us: of sums of a warp that its lanes exchange.
     """
@@ -62,10 +65,12 @@ class MicroRates:
     added_us: float
     partial_us: float
     sum_us: float
-    part_us: float
+    many_us: float
+    second_us: float
     cluster_us: float
     exchange_us: float
     wave_us: float
+    uneven: float
     rows_us: float
     rows_cluster_us: float
     rows_gbs: float
@@ -77,6 +82,7 @@ class MicroRates:
     columns_latency_us: float
     columns_lines: float
     columns_sums_us: float
+    copy_us: float
 
 
 @cache
@@ -110,7 +116,8 @@ def _multiplying(rates: MicroRates, warps: int, ctas: int) -> float:
 
 
 def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
-    """Steps 9 to 11."""
+    """Steps 9 to 11 and 14."""
+    boxes = w.aligned or t.get("COPY", 0)
     warps, sums = threads(t) // WARP, t.BM * t.BN
     tiles, steps = w.grid(t.BM, t.BN), cdiv(w.k, t.BK)
     if step == "step10_cluster_k":
@@ -125,13 +132,17 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
             link = rates.link_us + rates.added_us * sums / 2**14
             beside = rates.chain_us + link * cdiv(work.shares, work.left)
         elif work.left:
-            beyond = max(0.0, work.shares / work.left - t.TM * t.TN / 4)
-            beside = rates.partial_us + rates.sum_us * work.shares * sums / 1e6 + rates.part_us * beyond
-    copies = 0.0 if w.aligned else rates.copies if w.n % 2 or w.k % 2 else rates.pairs
+            many = work.shares / work.left > t.TM * t.TN / 4
+            added = rates.second_us if step == "step14_two_launches" else rates.partial_us + rates.many_us * many
+            beside = added + rates.sum_us * work.shares * sums / 1e6
+    copies = 0.0 if boxes else rates.copies if w.n % 2 or w.k % 2 else rates.pairs
     each = (t.TM * t.TN + rates.reads * (t.TM + t.TN)) / (t.TM * t.TN) * (1 + copies) / rates.products
-    delivered = tiles * steps * (t.BM + t.BN) * t.BK * 4 * (1 if w.aligned else 1 + rates.scattered)
+    delivered = tiles * steps * (t.BM + t.BN) * t.BK * 4 * (1 if boxes else 1 + rates.scattered)
     l2 = delivered / rates.l2_gbs / 1e3 * measured(w.device).sms / w.device.sms
     hidden = _norm(rates, busy * sums * t.BK * each, _memory(w, rates, w.work().bytes), l2)
+    if t.get("COPY", 0):
+        copied = sum(copy.rows * (4 * copy.columns + 16 * copy.vectors) for copy in aligned_copies(w).values())
+        beside += rates.copy_us + _memory(w, rates, copied)
     return float(rates.launch_us + hidden + beside)
 
 
@@ -143,7 +154,10 @@ def _clusters(
     ctas, at_once = tiles * t.PARTS, sms * t.CTAS
     waves = cdiv(ctas, at_once)
     last = cdiv(ctas - (waves - 1) * at_once, sms)
-    of_waves = (waves - 1) * _multiplying(rates, warps, t.CTAS) + _multiplying(rates, warps, last)
+    of_last = _multiplying(rates, warps, last)
+    if waves == 1 and last < t.CTAS and ctas != sms:
+        of_last += rates.uneven * (_multiplying(rates, warps, last + 1) - of_last)
+    of_waves = (waves - 1) * _multiplying(rates, warps, t.CTAS) + of_last
     beside = (waves - 1) * rates.wave_us
     if t.PARTS > 1:
         resident = t.CTAS if waves > 1 else last
@@ -153,7 +167,7 @@ def _clusters(
 
 def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
     """Step 12."""
-    groups, sms = cdiv(w.m, t.ROWS), w.device.sms
+    groups, sms = cdiv(w.m, t.ROWS), cluster_ctas(w.device, t.PARTS) if t.PARTS > CLUSTER_ALL else w.device.sms
     ctas = cdiv(few_rows.strips(w, t) * t.PARTS * groups, sms)
     at_once = max(1, w.device.target.limits.registers // (few_rows.registers(t) * t.THREADS))
     blocks = cdiv(cdiv(w.k, 4), t.PARTS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from ptxkit import TensorMap, Tile, Work, cdiv
+from ptxkit import Launch, TensorMap, Tile, Work, cdiv
+from ptxkit.kernels.gemm.unaligned import Copied, align_rows
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets import WARP, SmLimits
@@ -33,6 +34,7 @@ SPACE = {
 }
 BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
 RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
+COPIES = [0, 1]  # whether operands whose rows TMA cannot read are copied first to rows that it can
 STREAM_SPACE = RING_SPACE | {
     "TM": [8],
     "TN": [16, 8],
@@ -41,6 +43,7 @@ STREAM_SPACE = RING_SPACE | {
     "CTAS": [1, 2],
     "SHARED_WAVES": [2, 1, 4],  # waves of tiles at the end that are divided into shares of steps of k
     "MIN_STEPS": [8, 2, 32],  # minimum number of steps of k in a share
+    "COPY": COPIES,
 }
 PARTIAL_SPACE = STREAM_SPACE | {
     "BM": [64, 128, 256, 32, 16],
@@ -54,7 +57,7 @@ PARTIAL_SPACE = STREAM_SPACE | {
     "MIN_STEPS": [8, 2, 4, 16, 32],
 }
 PARTS = list(range(1, PORTABLE_CLUSTER + 1))  # of k in steps 10, 12 and 13, each for a CTA of a cluster
-SUMS_OF_AN_SM = 1 << 15  # sums of the tiles of the CTAs that an SM has in step 11
+SUMS_OF_AN_SM = 1 << 15  # sums of the tiles of the CTAs that an SM has in steps 11 and 14
 
 
 class F32Product(Protocol):
@@ -213,15 +216,29 @@ def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
     return choose
 
 
+def copies_usable(w: Any, t: Tile) -> bool | str:
+    """Whether ``COPY`` has rows to copy, and as many as the launch can."""
+    if not t.get("COPY", 0):
+        return True
+    if w.aligned:
+        return "COPY=1 is for rows that TMA cannot read: n and k are multiples of 4"
+    for copy in aligned_copies(w).values():
+        if copy.rows * copy.vectors >= 2**31:
+            return f"the copy of {copy.name} has {copy.rows * copy.vectors} vectors, more than 2^31"
+    return True
+
+
 def stream_usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``stream_k``: that of ``ring`` for rows of any length, and the registers that are distributed."""
-    said = boxes_usable(w, t)
-    return said if said is not True else distributable(w, t)
+    for said in (boxes_usable(w, t), copies_usable(w, t)):
+        if said is not True:
+            return said
+    return distributable(w, t)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How the tiles of steps 9 and 11 are divided.
+    """How the tiles of steps 9, 11 and 14 are divided.
 
     Attributes:
         whole: tiles that each CTA computes alone. left: the other tiles, whose steps of k are divided into ``shares``.
@@ -244,13 +261,13 @@ def shares(w: F32Product, t: Tile) -> Shares:
 
 
 def most_partials(w: F32Product) -> int:
-    """Elements of the sums of parts of tiles in step 11: two tiles for each CTA, as far as c has them."""
+    """Elements of the sums of parts of tiles in steps 11 and 14: two tiles for each CTA, as far as c has them."""
     parts = cdiv(w.m, 256) * cdiv(w.n, 256) * cdiv(w.k, 16)  # more than there can be of the largest tiles
     return 2 * min(w.device.sms * SUMS_OF_AN_SM, parts << 16)
 
 
 def partial_usable(w: Any, t: Tile) -> bool | str:
-    """The constraint of ``partial_sums``: that of ``stream_k``, and room for the sums."""
+    """The constraint of steps 11 and 14: that of ``stream_k``, and room for the sums."""
     if t.BM * t.BN * t.CTAS > SUMS_OF_AN_SM:
         return f"{t.CTAS} tiles of {t.BM} x {t.BN} have more than {SUMS_OF_AN_SM} sums"
     return stream_usable(w, t)
@@ -260,7 +277,7 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
     """Whether ``Registers`` of cu/ptxkit/gemm/micro_tiling_operands.cuh can give consumer threads what they need."""
     if threads(t) % 128:
         return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
-    kept = 24 if w.aligned else 40
+    kept = 24 if w.aligned or t.get("COPY", 0) else 40
     at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
     left = min(240, (at_launch * (threads(t) + 128) - kept * 128) // threads(t) // 8 * 8)
     if not kept <= at_launch <= left:
@@ -271,12 +288,36 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
 
 
 def source(w: F32Product, t: Tile) -> Source:
-    """How the kernels of steps 9 to 11 load a and b."""
+    """How the kernels of steps 9 to 11 load a and b: where rows are not aligned and ``COPY`` is set, from copies."""
     if w.aligned:
         return Source("", ring_maps(t), ())
-    return Source("_unaligned", ("a", "b"), (2 if w.n % 2 == 0 and w.k % 2 == 0 else 1,))
+    if not t.get("COPY", 0):
+        return Source("_unaligned", ("a", "b"), (2 if w.n % 2 == 0 and w.k % 2 == 0 else 1,))
+    copies = aligned_copies(w)
+    maps = (
+        replace(made, array=copy.to, shape=(copy.rows, copy.columns), strides=(16 * copy.vectors, 4))
+        if (copy := copies.get(str(made.array))) is not None
+        else made
+        for made in ring_maps(t)
+    )
+    return Source("", tuple(maps), (w.n % 4 == 0,))
 
 
 def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
     """The tensor maps of a and b, whose boxes fill a stage of the ring."""
     return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
+
+
+def aligned_copies(w: F32Product) -> dict[str, Copied]:
+    """The operands whose rows are no multiples of 16 bytes, with the copies that ``COPY`` makes of them."""
+    sizes = {"a": (w.m, w.k), "b": (w.k, w.n)}
+    return {
+        name: Copied(name, f"{name}_aligned", rows, columns, columns, cdiv(columns, 4))
+        for name, (rows, columns) in sizes.items()
+        if columns % 4
+    }
+
+
+def copying(w: F32Product, t: Tile) -> list[Launch]:
+    """The launch that copies the operands whose rows are not aligned; none without ``COPY``."""
+    return align_rows("float", tuple(aligned_copies(w).values())) if t.get("COPY", 0) else []

@@ -1,4 +1,4 @@
-"""micro_tiling_matmul: f32 matrix product on the CUDA cores, in thirteen steps, from one element per thread to few rows."""
+"""micro_tiling_matmul: f32 matrix product on the CUDA cores, in fourteen steps, from one element per thread to few rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ptxkit.kernels.gemm.micro_tiles import (
     STEP_5,
     STREAM_SPACE,
     MicroTile,
+    aligned_copies,
     bulk_bytes,
     bulk_usable,
+    copying,
     micro_tile,
     most_partials,
     partial_usable,
@@ -35,33 +37,42 @@ from ptxkit.kernels.gemm.micro_tiles import (
     usable,
 )
 from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.targets import WARP
+
+NULL = np.uint64(0)
 
 
-def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True) -> list[Launch]:
+def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool = False) -> list[Launch]:
     """Launches of ``matmul_stream_k``: whole tiles, then shares of the tiles of the last ``SHARED_WAVES`` waves.
 
-    Without ``chain``, of ``matmul_partial_sums``.
+    Without ``chain``, of ``matmul_partial_sums``; with ``second``, ``matmul_add_partials`` adds the sums after it. Copies of
+    operands come first where the tile has them.
     """
     work = shares(w, t)
     by = source(w, t)
-    arrays = (*by.operands, "c", "flags") if chain else (*by.operands, "c", "flags", "partials")
-    arguments = (*arrays, w.m, w.n, w.k, work.whole, work.shares)
+    divided = work.left > 0
+    of_shares = (w.m, w.n, w.k, work.whole, work.shares)
     multiply = Launch(
         f"matmul_{'stream_k' if chain else 'partial_sums'}{by.suffix}",
         work.grid,
         threads(t) + 128,
-        arguments,
+        (*by.operands, "c", NULL if second and divided else "flags", *(() if chain else ("partials",)), *of_shares),
         shared=ring_bytes(t),
         template=(micro_tile(t), *by.template),
         options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
     )
-    if not work.left:
-        return [multiply]
-    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", work.grid * threads(t) // 32 * (1 if chain else 2))), multiply]
+    if not divided:
+        return [*copying(w, t), multiply]
+    if second:
+        grid = (t.BM * t.BN // 4 // WARP, work.left)
+        add = Launch("matmul_add_partials", grid, 256, ("partials", "c", *of_shares, work.grid), template=(micro_tile(t),))
+        return [*copying(w, t), multiply, add]
+    flags = work.grid * threads(t) // WARP * (1 if chain else 2)
+    return [*copying(w, t), Launch("matmul_stream_k_clear", 1, 1024, ("flags", flags)), multiply]
 
 
 class MicroTilingMatmul(Workload):
-    """c = a b in f32 on the CUDA cores, in thirteen steps."""
+    """c = a b in f32 on the CUDA cores, in fourteen steps."""
 
     source = "micro_tiling_matmul.cu"
     m: int = 4096
@@ -83,6 +94,7 @@ class MicroTilingMatmul(Workload):
         return {
             "flags": (2 * self.device.sms * self.device.target.limits.warps, "u32"),
             "partials": (most_partials(self), "f32"),
+            **{copy.to: (4 * copy.rows * copy.vectors, "f32") for copy in aligned_copies(self).values()},
         }
 
     def work(self) -> Work:
@@ -228,6 +240,18 @@ class MicroTilingMatmul(Workload):
     def step13_few_columns(self, t: Tile) -> list[Launch]:
         """Threads read a into registers, for few columns of b, which take as long as reading a."""
         return few_columns.launches(self, t)
+
+    @variant(
+        source="micro_tiling_stream_k.cu",
+        tile=PARTIAL_SPACE,
+        constraint=partial_usable,
+        prefer=micro_choice.preferred("step14_two_launches"),
+        slower=lambda w: micro_choice.slower(w, "step14_two_launches"),
+        requires=["sm_90a"],
+    )
+    def step14_two_launches(self, t: Tile) -> list[Launch]:
+        """The sums of step 11, which a second launch adds, so that no CTA waits for another one."""
+        return stream_k(self, t, chain=False, second=True)
 
     def pipelined(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_pipelined``."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -186,19 +186,37 @@ def map_of(w: Matmul, made: TensorMap, of_copies: Mapping[str, tuple[int, int]] 
 
 def copying(w: Matmul, of_copies: Mapping[str, tuple[int, int]]) -> list[Launch]:
     """The launch of ``align_rows`` for one or both operands; none without copies."""
-    if not of_copies:
+    copied = [
+        Copied(name, f"{name}_aligned", rows, stored_columns(w)[name], pitches(w)[name], columns * SIZE // ALIGNMENT)
+        for name, (rows, columns) in of_copies.items()
+    ]
+    return align_rows(f"ptxkit::{w.kind}", copied)
+
+
+class Copied(NamedTuple):
+    """A matrix that ``align_rows`` copies: its name and that of the copy, its sizes, the elements from one of its rows to the
+    next, and the vectors of 16 bytes of a row of the copy."""
+
+    name: str
+    to: str
+    rows: int
+    columns: int
+    pitch: int
+    vectors: int
+
+
+def align_rows(element: str, copied: Sequence[Copied]) -> list[Launch]:
+    """The launch of ``align_rows`` for one or two matrices of a type; none without matrices."""
+    if not copied:
         return []
     arguments: list[object] = []
     ctas = 0
-    for name, (rows, columns) in of_copies.items():
-        vectors, length = columns * SIZE // ALIGNMENT, pitches(w)[name]
-        arguments += [ctas] if arguments else []
-        arguments += [name, f"{name}_aligned", rows, stored_columns(w)[name], length, vectors]
-        ctas += cdiv(rows * vectors, COPY_THREADS)
-    if len(of_copies) == 1:
+    for matrix in copied:
+        arguments += [ctas, *matrix] if arguments else matrix
+        ctas += cdiv(matrix.rows * matrix.vectors, COPY_THREADS)
+    if len(copied) == 1:
         arguments += [ctas, *[np.uint64(0)] * 2, *[0] * 4]
-    template = (f"ptxkit::{w.kind}",)
-    return [Launch("align_rows", ctas, COPY_THREADS, tuple(arguments), template=template, source=COPY_SOURCE)]
+    return [Launch("align_rows", ctas, COPY_THREADS, tuple(arguments), template=(element,), source=COPY_SOURCE)]
 
 
 def stored_columns(w: Matmul) -> dict[str, int]:
