@@ -18,13 +18,15 @@ class _Barrier:
 
     Attributes:
         mask: lanes that wait, wave shape.
-        extra: number of threads of each CTA that have arrived without waiting (bar.arrive).
+        extra: number of threads of each CTA that have arrived without waiting (bar.arrive), in whole warps.
+        partial: lanes that have arrived without waiting, whose warp has not arrived as a whole, wave shape.
         count: expected threads of each CTA, 0 for all that have not exited; the first arrival sets it.
         votes: predicate of the waiting lanes (barrier.red).
         result: of the last barrier.red of each warp, (2, C, W): the number of true predicates, and whether all are true.
     """
 
     mask: Mask
+    partial: Mask
     extra: Index
     count: Index
     votes: Mask | None = None
@@ -44,9 +46,8 @@ class CtaBarriers(Synchroniser):
         b = self.barriers.get(number)
         if b is None:
             n = self.wave.shape[0]
-            b = self.barriers[number] = _Barrier(
-                np.zeros(self.wave.shape, np.bool_), np.zeros(n, np.int64), np.zeros(n, np.int64)
-            )
+            none = np.zeros(self.wave.shape, np.bool_)
+            b = self.barriers[number] = _Barrier(none, none.copy(), np.zeros(n, np.int64), np.zeros(n, np.int64))
         return b
 
     def result(self, number: int, row: int) -> Index:
@@ -83,7 +84,7 @@ class CtaBarriers(Synchroniser):
                 f"{where}: barrier {number} of CTA {wave.cta_coordinates(c)} is used with {count} threads "
                 f"while others wait for {int(b.count[c])}"
             )
-        if count and (first := self._expected(b, mask, count, block is not None)) is not None:
+        if count and (first := self._expected(b, mask, count)) is not None:
             # the barrier completes with some of the warps, and the others are the first ones at the reinitialised barrier
             lanes = group.select(first)
             parts = (group.narrow(lanes), group.narrow(~lanes)) if block is None else wave.split(group, lanes)
@@ -96,7 +97,10 @@ class CtaBarriers(Synchroniser):
         for races in wave.races:
             races.arrived(number, group)
         if block is None:
-            b.extra += np.where(mask.any(-1), 32, 0).sum(-1)
+            b.partial |= mask
+            arrived = self._whole(b.partial) & ~b.mask.any(-1)
+            b.extra += 32 * arrived.sum(-1)
+            b.partial &= ~arrived[:, :, None]
         else:
             b.mask |= mask
             b.groups.append((group, block))
@@ -121,11 +125,11 @@ class CtaBarriers(Synchroniser):
         live = np.ones(self.wave.shape, np.bool_) if self.wave.live is None else self.wave.live
         return np.asarray((mask | ~live).all(-1) & mask.any(-1), np.bool_)
 
-    def _expected(self, b: _Barrier, mask: Mask, count: int, waits: bool) -> Mask | None:
+    def _expected(self, b: _Barrier, mask: Mask, count: int) -> Mask | None:
         """Of the warps that arrive with ``mask``, in the order of their numbers, those that complete the barrier, and those
         of other CTAs, (C, W, 1); None if it expects all of them."""
-        here = self._whole(b.mask)
-        arriving = self._whole(b.mask | mask) & ~here if waits else mask.any(-1)
+        here = self._whole(b.mask | b.partial)
+        arriving = self._whole(b.mask | b.partial | mask) & ~here
         lacking = (count - b.extra) // 32 - here.sum(-1)
         fits = ~arriving | (arriving.cumsum(-1) <= lacking[:, None])
         return None if np.all(fits) else np.asarray(fits[:, :, None], np.bool_)
@@ -134,9 +138,9 @@ class CtaBarriers(Synchroniser):
         wave = self.wave
         live = np.ones(wave.shape, np.bool_) if wave.live is None else wave.live
         someone = b.mask.any((1, 2)) | (b.extra != 0)
+        whole = self._whole(b.mask | b.partial)
         all_here = (b.mask | ~live).all((1, 2)) & b.mask.any((1, 2))
-        whole_warps = self._whole(b.mask).sum(-1) * 32
-        done = someone & np.where(b.count == 0, all_here, whole_warps + b.extra >= b.count)
+        done = someone & np.where(b.count == 0, all_here, 32 * whole.sum(-1) + b.extra >= b.count)
         if not done.any():
             return
         if b.votes is not None:
@@ -144,6 +148,7 @@ class CtaBarriers(Synchroniser):
         for races in wave.races:
             races.complete(number, done, b.mask)
         b.mask[done] = False
+        b.partial &= ~(done[:, None] & whole)[:, :, None]
         b.extra[done] = 0
         b.count[done] = 0
         groups, b.groups = b.groups, []

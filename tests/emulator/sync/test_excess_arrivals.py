@@ -42,6 +42,29 @@ def test_warps_meet_in_pairs():
     assert out.reshape(3, 64).tolist() == [[0] * 64, [64] * 64, [0] * 64]
 
 
+HALVES = THREAD + """
+    .shared .b32 sent[96]; mov.u32 %r12, sent; shl.b32 %r13, %r0, 2; add.u32 %r14, %r12, %r13;
+    and.b32 %r15, %r0, 16; setp.eq.u32 %p0, %r15, 0; setp.ge.u32 %p1, %r0, 32; @%p1 bra WAIT;
+    st.shared.b32 [%r14], %r0; @%p0 bra LOW;
+    {high} bra END;
+    LOW: barrier.arrive 1, 96; bra END;
+    WAIT: barrier.sync 1, 96;
+    sub.u32 %r16, 95, %r0; and.b32 %r16, %r16, 31; shl.b32 %r16, %r16, 2; add.u32 %r16, %r12, %r16; ld.shared.b32 %r17, [%r16];
+    END:
+"""
+
+
+@pytest.mark.parametrize("high", ["barrier.arrive 1, 96;", "barrier.sync 1, 96;"])
+@pytest.mark.parametrize("racecheck", [False, "warps", "lanes"])
+def test_the_halves_of_a_warp_that_arrive_separately_are_one_warp(high, racecheck):
+    run(HALVES.format(high=high), block=96, racecheck=racecheck)
+
+
+def test_one_half_of_a_warp_is_no_warp():
+    with pytest.raises(DeadlockError, match=r"at barrier 1 with 64 of 96 threads there"):
+        run(HALVES.format(high="barrier.sync 2, 64;"), block=96)
+
+
 MESSAGES = """
     .shared .align 8 .b64 bar; .shared .b32 sent[128]; mov.u32 %r10, bar; mov.u32 %r12, sent;
     setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared::cta.b64 [%r10], {count}; bar.sync 0;
