@@ -10,7 +10,7 @@ import pytest
 
 from ptxkit import Launch, Work, Workload, variant
 from ptxkit.bench.measure.benchmark import Benchmark
-from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate
+from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, of_peer
 from ptxkit.bench.peers.base import PeerCall
 from ptxkit.errors import FaultError, PtxkitError, UsageError
 from ptxkit.runtime.device import device
@@ -135,6 +135,33 @@ def test_whatever_a_package_raises_is_a_line():
     for ours in (FaultError("lost"), MemoryError("host"), UsageError("size")):
         with pytest.raises(type(ours)):
             PeerCandidate(sets, Peer(None, ours))
+
+
+QUOTED = "TorchRuntimeError: RuntimeError when making fake tensor call: mat2 must be divisible by 16"
+
+
+@pytest.mark.parametrize(
+    ("cause", "line"),
+    [
+        (RuntimeError("mat2 must be divisible by 16\n  at x"), QUOTED),
+        (KeyError("another"), QUOTED.rpartition(": ")[0]),  # was handled, and is no reason
+    ],
+)
+def test_the_reason_that_a_package_quotes_is_in_the_line(cause, line):
+    """As torch.compile does, whose first line names a step of its own."""
+
+    class TorchRuntimeError(RuntimeError):
+        pass
+
+    def fails():
+        try:
+            raise cause
+        except (RuntimeError, KeyError):
+            text = "RuntimeError when making fake tensor call\n  Explanation: got RuntimeError('mat2 must be divisible by 16')"
+            raise TorchRuntimeError(text) from None
+
+    with pytest.raises(PtxkitError, match=f"^{line}$"), of_peer():
+        fails()
 
 
 def test_a_peer_that_fails_is_a_row_and_no_more():

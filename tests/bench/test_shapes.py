@@ -156,6 +156,15 @@ def test_the_report_has_means_wins_and_the_regret_by_family(sampled):
     assert any("matmul_wgmma m=1 n=8 k=8: no peer computes it" in note for note in families.notes)
 
 
+def test_peers_whose_kernels_failed_are_named(sampled):
+    case = sampled.cases[0]
+    failed = Row("other", kind="peer", error="one of its kernels failed while it was prepared: an error", exit_code=5)
+    cases = [replace(case, rows=(*case.rows, failed)), *sampled.cases[1:]]
+    notes = report.shapes_tables(replace(sampled, cases=cases))[1].notes
+    line = notes[notes.index("Peers whose kernels failed:") + 1]
+    assert line.endswith(": other: one of its kernels failed while it was prepared: an error")
+
+
 def test_less_accurate_peers_take_part_and_are_named(sampled):
     first, *others = sampled.cases
     variant, peer = first.rows

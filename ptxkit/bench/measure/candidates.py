@@ -230,8 +230,20 @@ def of_peer() -> Iterator[None]:
     except (PtxkitError, MemoryError):
         raise
     except Exception as error:  # exceptions of torch, Triton and plugins have no common base class
-        lines = str(error).strip().splitlines()
-        raise PtxkitError(": ".join([type(error).__name__, *lines[:1]])) from error
+        raise PtxkitError(_in_a_line(error)) from error
+
+
+def _in_a_line(error: Exception) -> str:
+    """The type of an exception and the first line of its message, with the first line of its first cause if it quotes that.
+
+    torch.compile states first in which step of its own an exception was raised, and quotes the exception below.
+    """
+    text, cause = str(error).strip(), error
+    while (deeper := cause.__cause__ or cause.__context__) is not None and isinstance(deeper, Exception):
+        cause = deeper
+    parts = [type(error).__name__, *text.splitlines()[:1], *str(cause).strip().splitlines()[:1]]
+    quoted = parts[-1] in text and parts[-1] not in parts[-2]
+    return ": ".join(parts if quoted else parts[:2])
 
 
 class PeerCandidate:

@@ -15,6 +15,7 @@ from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.bench.results.statistics import quantile
 from ptxkit.bench.shapes.grid import FAMILIES, Grid, family_of
 from ptxkit.errors import UsageError
+from ptxkit.exit_codes import ExitCode
 from ptxkit.figures import drawn_to
 from ptxkit.quantities import optional, quantity, time_text
 
@@ -108,6 +109,7 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
         paired = {id(c.case) for c in found}
         notes += [f"  {_name(case)}: {_why_not(case)}" for case in results.cases if id(case) not in paired]
     notes += _less_accurate(results)
+    notes += _faults(results)
     return Table(
         f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)]
     )
@@ -220,6 +222,13 @@ def _less_accurate(results: Results) -> list[str]:
                 by_text.setdefault(row.less_accurate, []).append(row.name)
         found += [f"  {_name(case)}: {', '.join(names)}: {text}" for text, names in by_text.items()]
     return ["Less accurate results of peers (docs/benchmarking.md):", *found] if found else []
+
+
+def _faults(results: Results) -> list[str]:
+    """The peers whose kernels failed, without which the others of their cases were measured."""
+    found = [(case, row) for case in results.cases for row in case.rows if row.kind == "peer"]
+    lines = [f"  {_name(case)}: {row.name}: {row.error}" for case, row in found if row.exit_code == ExitCode.FAULT]
+    return ["Peers whose kernels failed:", *lines] if lines else []
 
 
 def _why_not(case: CaseResult) -> str:
