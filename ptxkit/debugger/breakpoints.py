@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import UsageError
 from ptxkit.isa.mangled import base_name
-from ptxkit.isa.model import Function, Instruction, Module, Symbol
+from ptxkit.isa.model import Function, Instruction, Module, Symbol, symbols_in
 
 if TYPE_CHECKING:
     from ptxkit.debugger.syntax import Node
@@ -134,8 +134,26 @@ def _at_function(text: str, modules: list[Module], entries: list[str]) -> Where:
         )
     chosen = launched or found
     return Where(
-        text, tuple(Address(n, 0) for n in chosen), f"the beginning of {', '.join(base_name(n) for n in chosen)}"
+        text,
+        tuple(Address(n, _after_prologue(functions[n])) for n in chosen),
+        f"the beginning of {', '.join(base_name(n) for n in chosen)}",
     )
+
+
+def _after_prologue(function: Function) -> int:
+    """The instruction at which a breakpoint of a function stops: the first one of a kernel, whose parameters can be read
+    everywhere, and of another function the one after those that load its parameters and set up its stack frame."""
+    if function.is_entry:
+        return 0
+    used = function.symbols().union(*function.branch_targets.values())
+    labelled = {at for name, at in function.labels.items() if name in used}  # a loop may return to it
+    position = 0
+    for k, instruction in enumerate(function.instructions[:-1]):
+        sets_frame_up = any(name.startswith("__local_depot") for o in instruction.operands for name in symbols_in(o))
+        if not (instruction.opcode.startswith(("ld.param", "cvta.local")) or sets_frame_up) or k + 1 in labelled:
+            break
+        position = k + 1
+    return position
 
 
 def _at_line(text: str, name: str, line: int, modules: list[Module]) -> Where:

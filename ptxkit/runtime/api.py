@@ -33,8 +33,9 @@ def compile(
     """Compile a ``.cu`` or ``.ptx`` file, or source text, and load it on a device.
 
     Args:
-        source: a path, or the text itself (it holds a newline or a brace). PTX text begins with ``.version``. Or a list of CUDA
-            sources, which are linked: one may use functions and variables that another defines.
+        source: a path, or the text itself (it holds a newline or a brace). PTX text begins with ``.version``; for the
+            emulator it is not assembled, so that some operands pass that ptxas refuses (``ptxkit inspect FILE.ptx`` assembles
+            it). Or a list of CUDA sources, which are linked: one may use functions and variables that another defines.
         target: ``"sm_90a"``; None takes the device's own, and in the emulator sm_90a or the PTX's own.
         defines: preprocessor macros.
         device: a device, or ``"gpu"``, ``"emulator"``, ``"auto"``; None is ``"auto"``.

@@ -72,6 +72,38 @@ def test_variables_need_debug_information(source):
         assert s.resume().reason == "finished"
 
 
+def test_a_function_stops_where_its_arguments_can_be_read(source):
+    with session(source, "-G") as s:
+        s.break_at("sq", "k == 70")
+        stop = s.run()
+        assert (stop.thread().cta, stop.thread().thread) == ((1, 0, 0), (6, 0, 0))
+        assert stop.variables["k"] == 70
+        assert s.resume().reason == "finished"
+
+
+ENDLESS = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .func f(.param .b32 n)
+{
+    .reg .pred %p; .reg .b32 %r<2>;
+    ld.param.b32 %r0, [n];
+LOOP:
+    sub.s32 %r0, %r0, 1; setp.gt.s32 %p, %r0, 0; @%p bra LOOP;
+    ret;
+}
+.visible .entry k() { { .param .b32 a; st.param.b32 [a], 3; call f, (a); } ret; }
+"""
+
+
+def test_the_beginning_of_a_function_is_outside_of_a_loop():
+    module = ptxkit.compile(ENDLESS, device="emulator")
+    with ptxkit.debug(module["k"], grid=1, block=1) as s:
+        s.break_at("f")
+        assert s.run().reason == "breakpoint"
+        assert s.resume().reason == "finished"
+
+
 def test_stepping_moves_one_warp(source):
     with session(source) as s:
         s.break_at("k.cu:12")
