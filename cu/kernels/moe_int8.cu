@@ -322,7 +322,7 @@ __device__ __forceinline__ void narrow_wgmma(float (&d)[N], unsigned long long a
 // Tile parameters of moe_product_wgmma. The description gives them by name (ExpertTile in
 // ptxkit/kernels/moe/product.py).
 template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_, int CLUSTER_,
-          bool PING_PONG_, bool PROMOTED_>
+          bool PING_PONG_, bool PROMOTED_, int BOX_>
 struct ExpertTile {
     static constexpr int BW = BW_, BT = BT_;      // weights and tokens in a tile
     static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / sharing weights
@@ -334,11 +334,12 @@ struct ExpertTile {
     static constexpr bool PROMOTED = PROMOTED_;    // sums of DEPTH products are added on CUDA cores
     static constexpr int sharing = PING_PONG ? 1 : CONSUMERS, tiles = CONSUMERS / sharing;  // consumers of a tile
     static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
+    static constexpr int BOX = BOX_;  // rows of a TMA box of tokens; boxes without a token are not loaded
     static constexpr int ROWS = BW / sharing / 64;  // wgmmas of a consumer
     static_assert(BW == 64 * ROWS * sharing && BW <= 256, "a consumer has a multiple of 64 weights");
     static_assert(!PING_PONG || CONSUMERS == 2, "two consumers alternate");
     static_assert(ROWS * BT <= (PROMOTED ? 128 : 256), "a thread has at most 128 sums, or 64 and as many of one step");
-    static_assert(BT % (8 * CLUSTER) == 0, "parts that are multicast are whole swizzle patterns");
+    static_assert(BOX % 8 == 0 && BT % (BOX * CLUSTER) == 0, "a CTA loads boxes of whole swizzle patterns");
 };
 
 template <class T, class Tile, int FORMAT, bool SWIGLU>
@@ -347,7 +348,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     const float* a_scales, const float* b_scales, void* out, float* scales, unsigned* largest, unsigned* arrived,
     int rows, int n, int k, int experts) {
     constexpr int STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, BT = Tile::BT;
-    constexpr int CLUSTER = Tile::CLUSTER, PART = BT / CLUSTER;  // PART: tokens that this CTA loads
+    constexpr int CLUSTER = Tile::CLUSTER, PART = BT / CLUSTER;  // PART: tokens that this CTA loads, at most
     constexpr bool MANY_REGISTERS = CONSUMERS == 2;  // one consumer has enough without setmaxnreg
     static_assert(Tile::PARTS == 1 || FORMAT == SUMS, "parts of k are added later");
     static_assert(Tile::PARTS == 1 || !Tile::PING_PONG, "all tiles have the same number of steps");
@@ -387,8 +388,14 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
         if constexpr (MANY_REGISTERS) setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
             const unsigned first = blockIdx.x / CLUSTER;
+            // Rows of the tile that are loaded: whole boxes with its tokens. What the rest of a stage holds is multiplied, and
+            // gives results that are not stored.
+            auto loaded_tokens = [](const GroupTile& tile) {
+                if constexpr (Tile::BOX == PART) return unsigned(BT);
+                else return min(unsigned(BT), (tile.end - tile.row + Tile::BOX - 1) / Tile::BOX * Tile::BOX);
+            };
             auto load_weights = [&](unsigned stage, const GroupTile& tile, unsigned step) {
-                mbarrier_arrive_expect_tx(full(stage), Tile::stage_bytes);
+                mbarrier_arrive_expect_tx(full(stage), Tile::weight_bytes + loaded_tokens(tile) * DEPTH);
                 cp_async_bulk_tensor_2d_shared_global(base + stage * Tile::stage_bytes, b_map, step * DEPTH,
                                                       tile.expert * n + tile.col, full(stage));
             };
@@ -405,6 +412,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
             for (unsigned index = first; index < tiles.count; index += gridDim.x / CLUSTER) {
                 const GroupTile tile = tile_at(index);
                 const Steps<Tile::PARTS> steps(k, tile.part);
+                const unsigned tokens = loaded_tokens(tile);
 #pragma unroll 1
                 for (unsigned step = steps.begin; step < steps.end; step++) {
                     const unsigned stage = base + at.stage * Tile::stage_bytes, arrived_at = full(at.stage);
@@ -414,13 +422,16 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                         mbarrier_wait(empty(at.stage), at.parity ^ 1);
                         load_weights(at.stage, tile, step);
                     }
-                    const unsigned tokens = stage + Tile::weight_bytes + rank * PART * DEPTH;
-                    const int token = tile.row + rank * PART;
-                    if constexpr (CLUSTER > 1) {
-                        cp_async_bulk_tensor_2d_shared_global_multicast(tokens, a_map, step * DEPTH, token, arrived_at,
-                                                                        (1 << CLUSTER) - 1);
-                    } else {
-                        cp_async_bulk_tensor_2d_shared_global(tokens, a_map, step * DEPTH, token, arrived_at);
+                    const unsigned last = Tile::BOX == PART ? (rank + 1) * PART : min(tokens, (rank + 1) * PART);
+#pragma unroll 1
+                    for (unsigned row = rank * PART; row < last; row += Tile::BOX) {
+                        const unsigned to = stage + Tile::weight_bytes + row * DEPTH;
+                        if constexpr (CLUSTER > 1) {
+                            cp_async_bulk_tensor_2d_shared_global_multicast(to, a_map, step * DEPTH, tile.row + row,
+                                                                            arrived_at, (1 << CLUSTER) - 1);
+                        } else {
+                            cp_async_bulk_tensor_2d_shared_global(to, a_map, step * DEPTH, tile.row + row, arrived_at);
+                        }
                     }
                     at.advance();
                 }

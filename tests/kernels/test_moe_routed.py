@@ -146,6 +146,17 @@ def test_promoted_sums_over_several_tiles(few_ctas, cluster):
     verify(EmulatedDevice(settings=settings), workload, PROMOTED, tile=tile)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("tokens", [5, 9, 17, 31])
+def test_boxes_without_a_token_are_not_loaded(few_ctas, tokens, cluster):
+    """Tiles of 64 tokens in boxes of 16, which are filled in part; what the tile before has left there is not stored."""
+    settings = EmulatorSettings(completion="latest-legal", initcheck=True)
+    workload = made(tokens=tokens, hidden=272, experts=2, top_k=1)
+    tile = {"BW": 128, "BT": 64, "CONSUMERS": 2, "DOWN": 128, "CLUSTER": cluster, "PARTS": 1}
+    verify(EmulatedDevice(settings=settings), workload, "step3_fitted", tile=tile)
+
+
 def test_promoted_sums_are_for_e4m3():
     with pytest.raises(UsageError, match="sums of s8 are exact"):
         made().variant(PROMOTED).select_tile(made(), Target.parse("sm_90a"))

@@ -83,6 +83,7 @@ class ExpertTile(TemplateStruct):
     CLUSTER: int = 1
     PING_PONG: bool = False
     PROMOTED: bool = False
+    BOX: int = 8
 
 
 @dataclass(frozen=True)
@@ -177,13 +178,15 @@ class Product:
         stages = self.stages(t)
         tiles = self.most_blocks(t.BT) * self.columns(t) * self.parts
         shape = {name: t[name] for name in ("BW", "BT", "CONSUMERS", "GROUP", "CLUSTER")}
-        tile = ExpertTile(**shape, STAGES=stages, PARTS=self.parts, PING_PONG=bool(t.PING_PONG), PROMOTED=self.promoted)
+        box = self.token_box(t)
+        forms = {"PING_PONG": bool(t.PING_PONG), "PROMOTED": self.promoted}
+        tile = ExpertTile(**shape, STAGES=stages, PARTS=self.parts, **forms, BOX=box)
         return Launch(
             "moe_product_wgmma",
             min(tiles, self.device.sms // t.CLUSTER * t.CLUSTER),
             128 * (t.CONSUMERS + 1),
             (
-                TensorMap(self.a, box=(t.BT // t.CLUSTER, DEPTH), swizzle="128B"),
+                TensorMap(self.a, box=(box, DEPTH), swizzle="128B"),
                 TensorMap(self.b, box=(t.BW, DEPTH), swizzle="128B"),
                 *(self.offsets, self.a_scales, self.b_scales, self.out, self.scales),
                 *(*self.exchange, self.rows, self.n, self.k, self.experts),
@@ -194,6 +197,18 @@ class Product:
             cooperative=self.format == "own",
             template=(TYPES[self.dtype], tile, FORMATS[self.format], self.swiglu),
         )
+
+    def token_box(self, t: Tile) -> int:
+        """Rows of a TMA box of tokens; boxes without a token are not loaded.
+
+        A tile of few experts' tokens is incomplete, because it has room for more than their mean. Its boxes are a quarter of
+        it, in whole swizzle patterns: the other rows, which are tokens of the next expert, would be read from L2 for all
+        weights, half as many bytes as these in tiles of 64 x 128. Tiles of 8 and 16 tokens have hardly more than one pattern;
+        most of many tokens are complete. TMA itself does not read rows behind those of a single expert. Where the tokens'
+        magnitudes are exchanged, the results of all rows must be numbers.
+        """
+        partial = self.experts > 1 and self.format != "own" and 16 < t.BT <= MEMORY_LIMITED
+        return int(max(8, t.BT // 4) if partial else t.BT // t.CLUSTER)
 
     def epilogue_bytes(self, t: Tile) -> int:
         """``EpilogueShared`` of cu/ptxkit/gemm/grouped.cuh, in multiples of 8."""
