@@ -120,5 +120,5 @@ class Waiters:
                 return f", waits for {self.barriers.describe(int(np.broadcast_to(s.index, group.shape)[group.active()][0]))}"
         for n in numbers:
             if n in self.polled:
-                return f", polls {self.barriers.describe(int(self.polled[n][0]))}"
+                return f", waits for {self.barriers.describe(int(self.polled[n][0]))}"
         return ""
