@@ -132,8 +132,9 @@ def requantized_tolerance(
     d is that of a gate, of its factor, and of the largest magnitude of the token, from which the scale follows. The sums of y
     have an error of their own, and its terms one rounding to bf16. All of these are independent, so that y has a relative root
     mean square error of this size, and single elements one of up to 5.7 times that. The typical magnitude
-    (docs/verification.md) is at least 0.4 of the root mean square of such results, whose columns have other scales for each
-    expert. The largest term of a sum may be quantized to another step as well, which matters where terms are few.
+    (docs/verification.md) is a third of the root mean square of results whose token has one expert with nearly all of the
+    weight, and whose column has a large scale in it; less for one of a thousand. The largest term of a sum may be quantized to
+    another step as well, which matters where terms are few.
 
     With exact sums (s8, not ``rounded``), hardly any intermediate result is near a tie.
 
@@ -151,7 +152,7 @@ def requantized_tolerance(
         one = STEP * min(1.0, LARGEST_TERM / math.sqrt(w.ffn))
         y = replace(
             y,
-            typical=2.5 * math.hypot(5.7 * deviation, one),
+            typical=3 * math.hypot(5.7 * deviation, one),
             rms=math.hypot(1.5 * deviation, 2 * one / math.sqrt(w.pairs)),
         )
     return {"y": y, "expert": Tolerance(), "weight": Tolerance(relative=1e-5, absolute=1e-7)}
