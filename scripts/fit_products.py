@@ -115,7 +115,7 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
             return "multicast", multicast.stream_work(w, t, w.itemsize, w.batch)
         if variant == "stream_k":
             return "stream_k", stream_k.stream_work(w, t, w.itemsize, w.batch)
-        return ("products", wgmma_tiles.stream_work(fused_tiles.alike(w), t)) if variant == "fused" else None
+        return ("products", fused_tiles.stream_work(w, t)) if variant == "fused" else None
     if variant in ("step8_tma_store", "step10_split_k"):
         return "products", wgmma_tiles.stream_work(w, t, t.get("PARTS", 1))
     if variant in ("step11_unaligned", "step12_aligned_copy"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ptxkit.bench.shapes.grid import grid
-from ptxkit.kernels.gemm import fused_tiles, programs, steps
+from ptxkit.kernels.gemm import fused_tiles, programs, steps, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.kernels.gemm.programs import Option, SharedPrograms
@@ -93,6 +93,24 @@ def test_exceptions_are_for_single_products(monkeypatch):
     monkeypatch.setattr(programs, "product_programs", lambda: replace(read, exceptions=table))
     assert programs.chosen(one, [*fused_tiles.options(one), slow]).tile == slow.tile
     assert programs.chosen(many, fused_tiles.options(many)).tile != slow.tile
+
+
+def test_few_rows_of_results_that_tma_cannot_store_take_multicast():
+    taken = fused_tiles.choice(MatmulFused(m=8, n=40_001, k=1024, dtype="e4m3").on(H200)).taken
+    assert taken.variant == "multicast"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "tile"),
+    [
+        ("e4m3", 4099, {"BOXES": 2, "CONSUMERS": 1}),  # rows of c that TMA cannot store
+        ("s8", 4096, {"BOXES": 1, "CONSUMERS": 1}),  # elements of four bytes, and one store in flight
+    ],
+)
+def test_slow_stores_are_predicted_to_take_longer(dtype, n, tile):
+    w = MatmulFused(m=4096, n=n, k=64, dtype=dtype).on(H200)
+    t = {"BM": 64, "BN": 128, "STAGES": 6, "CLUSTER_M": 1, "CLUSTER_N": 1, "GROUP": 16, "REGISTERS": 0} | tile
+    assert fused_tiles.stream_work(w, t).ends > wgmma_tiles.stream_work(fused_tiles.alike(w), t).ends
 
 
 def test_the_programs_of_the_file_have_declared_tiles():

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ptxkit import Tile, cdiv
-from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, multicast, programs, stream_k, wgmma_tiles
+from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, multicast, programs, stream_k, stream_model, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, STAGED, MatmulWgmma
 from ptxkit.kernels.gemm.product import Layout
 from ptxkit.kernels.gemm.programs import Choice, Option, program
+from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.targets.wgmma import columns_refused
 from ptxkit.workload.inputs import dtype_of
+
+STAGED_ENDS = 6.0  # how many times as long as by TMA stores row by row take
+LONE_BOX_ENDS = 2.0  # and stores of elements of four bytes, if each warp of the only consumer waits for its last one
 
 
 class Fused(wgmma_tiles.Product, Protocol):
@@ -73,6 +78,22 @@ def alike(w: Fused) -> MatmulWgmma:
     return MatmulWgmma(m=rows, n=w.n, k=max(1, w.k * w.itemsize // 2), layout=w.layout).on(w.device)
 
 
+def stream_work(w: Fused, t: Mapping[str, int]) -> StreamWork:
+    """What a launch of ``fused`` does: that of the product that is alike, with slower stores where c or the tile has them."""
+    work = wgmma_tiles.stream_work(alike(w), t)
+    if w.stored_tile(Tile(t), "c").STORE == STAGED:
+        return replace(work, ends=work.ends * STAGED_ENDS)
+    if dtype_of(w.output_kind).itemsize > 2 and t["CONSUMERS"] * t["BOXES"] == 1:
+        return replace(work, ends=work.ends * LONE_BOX_ENDS)
+    return work
+
+
+def predicted_us(w: Fused, t: Mapping[str, int]) -> float:
+    """The time of ``fused`` with a tile, by the model."""
+    entry = measured(w.device)
+    return stream_model.predicted_us(entry.products, stream_work(w, t), w.device.sms / entry.sms)
+
+
 def preferred(w: Fused) -> Iterator[Mapping[str, Any]]:
     """The tiles of step 8 of matmul_wgmma."""
     yield from wgmma_tiles.preferred(alike(w))
@@ -95,23 +116,22 @@ def usable_multicast(w: Fused, t: Tile) -> bool | str:
 
 def options(w: Fused) -> Iterator[Option]:
     """The tiles of all variants that may be the fastest; those of ``cluster_k`` and ``multicast`` once there are times."""
-    like = alike(w)
-    for t in wgmma_tiles.candidates(like):
+    for t in wgmma_tiles.candidates(alike(w)):
         if usable(w, tile := Tile(t)) is True:
             staged = int(w.stored_tile(tile, "c").STORE == STAGED)
-            yield Option("fused", t, wgmma_tiles.predicted_us(like, t), (program("fused", t, STAGED=staged),))
+            yield Option("fused", t, predicted_us(w, t), (program("fused", t, STAGED=staged),))
     for t in stream_k.candidates(w, w.batch):
         if stream_k.usable(w, t, w.itemsize, w.batch) is True:
-            predicted_us = stream_k.predicted_us(w, t, w.itemsize, w.batch)
-            yield Option("stream_k", t, predicted_us, (program("stream_k", t),))
+            us = stream_k.predicted_us(w, t, w.itemsize, w.batch)
+            yield Option("stream_k", t, us, (program("stream_k", t),))
     if measured(w.device).cluster_k is not None:
         for t in cluster_k.candidates(w, w.itemsize, w.batch):
-            predicted_us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
-            yield Option("cluster_k", t, predicted_us, (program("cluster_k", t),))
-    if multicast.was_timed(w):
+            us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
+            yield Option("cluster_k", t, us, (program("cluster_k", t),))
+    if multicast.was_timed(w, pairs=False):
         for t in multicast.candidates(w, w.itemsize, w.batch):
-            predicted_us = multicast.predicted_us(w, t, w.itemsize, w.batch)
-            yield Option("multicast", t, predicted_us, (program("multicast", t),))
+            us = multicast.predicted_us(w, t, w.itemsize, w.batch)
+            yield Option("multicast", t, us, (program("multicast", t),))
 
 
 @cached_per_device
@@ -143,6 +163,6 @@ def slower(w: Fused, name: str) -> str | None:
     if found.taken.variant == name:
         return None
     if name not in found.times:
-        unmeasured = {"cluster_k": measured(w.device).cluster_k is None, "multicast": not multicast.was_timed(w)}
+        unmeasured = {"cluster_k": measured(w.device).cluster_k is None, "multicast": not multicast.was_timed(w, pairs=False)}
         return "no times of it were measured" if unmeasured[name] else "no tile of it is for products of these sizes"
     return programs.objection(found.times[name], found.taken.variant, found.taken.predicted_us)
