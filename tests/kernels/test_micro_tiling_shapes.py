@@ -206,7 +206,7 @@ def test_what_is_not_possible_is_said():
 def test_copies_of_rows_of_any_length_go_past_the_registers():
     w = MATMUL.make([64, 65, 64], {})
     for name in ("step9_stream_k", "step10_cluster_k"):
-        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A))[-1]
+        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A, SQUARE))[-1]
         source = kernels_dir() / str(w.variant(name).source_of(w, launch))
         assert_sass(f"{source}:{launch.entry}@sm_90a", has="LDGSTS", spills=0)
 
