@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -39,6 +40,25 @@ def test_a_destructor_does_not_repeat_the_error(reported, text):
     error = RuntimeError(text)
     sys.excepthook(RuntimeError, error, None)
     assert reported == (["other", "other"] if text == "other" else [])
+
+
+UNCAUGHT = """
+from ptxkit.errors import FaultError
+from ptxkit.runtime.gpu import loss
+loss.lose_context("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
+raise FaultError("scale failed on a GPU: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
+"""
+
+
+@pytest.mark.parametrize("arguments", [["{path}"], ["-m", "uncaught"]], ids=["script", "module"])
+def test_an_error_that_ends_the_program_is_shown(tmp_path, arguments):
+    path = tmp_path / "uncaught.py"
+    path.write_text(UNCAUGHT)
+    command = [sys.executable, *(argument.format(path=path) for argument in arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert "FaultError: scale failed on a GPU" in done.stderr
 
 
 PROGRAM = """

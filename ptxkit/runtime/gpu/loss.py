@@ -30,7 +30,10 @@ def lose_context(message: str) -> None:
 
 
 def _silence_destructors() -> None:
-    """Cython reports an exception in a destructor twice: to ``sys.excepthook``, and to ``sys.unraisablehook``."""
+    """Cython reports an exception in a destructor twice: to ``sys.excepthook``, and to ``sys.unraisablehook``.
+
+    The former also gets an exception that ends the program, which may be the error of the kernel itself.
+    """
     unraisable, uncaught = sys.unraisablehook, sys.excepthook
 
     def hook(found: sys.UnraisableHookArgs) -> None:
@@ -38,10 +41,15 @@ def _silence_destructors() -> None:
             unraisable(found)
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        if not _repeats(error):
+        if _left_program(trace) or not _repeats(error):
             uncaught(kind, error, trace)
 
     sys.unraisablehook, sys.excepthook = hook, report
+
+
+def _left_program(trace: TracebackType | None) -> bool:
+    """Whether an exception has passed the outermost frame of the program: a module's, or that of ``python -m``."""
+    return trace is not None and trace.tb_frame.f_code.co_name in ("<module>", "_run_module_as_main")
 
 
 def _repeats(error: BaseException | None) -> bool:
