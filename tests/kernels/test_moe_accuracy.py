@@ -95,7 +95,7 @@ def test_bugs_are_found(results, bug):
         elif bug == "a token":
             y[7] = y[8]
         else:
-            y *= np.float32(1.06)
+            y *= np.float32(1.04 if w.ffn > 512 else 1.06)  # the tolerance of a y of few terms is larger
 
     assert not results.verdict(spoil).verified
 
