@@ -121,7 +121,7 @@ def test_the_kernels_accept_what_the_model_prefers(tokens, hidden, ffn, sms):
 @pytest.mark.parametrize(
     ("taken", "message"),
     [
-        (tile(CONSUMERS=3, ROWS=2), "384 rows of b in a tile are more than the 256 of a copy"),
+        (tile(CONSUMERS=3, ROWS=2), "384 rows of b in a tile are more than the 256 of a box of a tensor map"),
         (tile(A_SHARING=4, PARTS=4), "16 CTAs are more than the 8"),
         (tile(CONSUMERS=2, ROWS=2, TOKENS=256), "256 sums of 128 x 256 need more than the registers"),
     ],

@@ -114,7 +114,7 @@ def test_the_kernel_accepts_what_the_model_prefers(dtype, m, n, k, sms):
 @pytest.mark.parametrize(
     ("taken", "message"),
     [
-        (tile(CONSUMERS=3, ROWS=2), "384 rows of b in a tile are more than the 256 of a copy"),
+        (tile(CONSUMERS=3, ROWS=2), "384 rows of b in a tile are more than the 256 of a box of a tensor map"),
         (tile(A_SHARING=4, PARTS=4), "16 CTAs are more than the 8"),
         (tile(PARTS=8), "k=512 has 4 steps of 256 bytes, fewer than PARTS=8"),
         (tile(ROWS=4, TOKENS=128), "256 sums of 256 x 128 need more than the registers"),

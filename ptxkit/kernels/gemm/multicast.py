@@ -17,6 +17,7 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.runtime.tensor_map.limits import MAX_BOX
 from ptxkit.targets.sm import PORTABLE_CLUSTER
 from ptxkit.targets.wgmma import FLOAT_COLUMNS, columns_of, columns_refused
 
@@ -31,7 +32,6 @@ MOST_SUMS = {2: 200, 3: 96}
 the sums of one instruction in the registers that a thread has at launch, which are 128 with three consumers."""
 MOST_ROWS = 4096  # of a, up to which the variants are considered
 MOST_WAVES = 2
-MOST_WEIGHTS = 256  # rows of b in a tile: of a box of a tensor map
 
 SPACE = {
     "CONSUMERS": [1, 2, 3],  # warpgroups that multiply
@@ -137,8 +137,8 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     """The constraint of the variants with this kernel."""
     if (refused := columns_refused(w.kind, t["TOKENS"])) is not None:
         return f"TOKENS={t['TOKENS']}: {refused}"
-    if (rows := weights(t)) > MOST_WEIGHTS:
-        return f"{rows} rows of b in a tile are more than the {MOST_WEIGHTS} of a copy"
+    if (rows := weights(t)) > MAX_BOX:
+        return f"{rows} rows of b in a tile are more than the {MAX_BOX} of a box of a tensor map"
     if (ctas := cluster(t)) > PORTABLE_CLUSTER:
         return f"A_SHARING x B_SHARING x PARTS = {ctas} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if (found := steps(w, t, itemsize)) < t["PARTS"]:
