@@ -372,7 +372,7 @@ def atomic_form(
     result = t.pointer(3 + 2 * len(values)) if to is not None else ""
     number = t.value(f"load i64, ptr {t.at('%X', 8 * InstructionRecord.NUMBER)}")
     t.begin_parts("begin")
-    value = t.resized(t.load(ints(base), t.part(address, base)), base, 64, signed=True)  # as generic.widen does
+    value = t.resized(t.load(ints(base), t.part(address, base)), base, 64, signed=True)  # as widen of access does
     t.store(ints(64), t.value(f"add {ints(64)} {value}, {t.everywhere(offset, 64)}"), t.part("%R", 64))
     for n, (source, p) in enumerate(zip(values, given, strict=True)):
         t.store(ints(bits), t.read(source, t.part(p, source.have)), t.part(f"%V{n}", bits))

@@ -219,7 +219,7 @@ def access_form(
     places = [t.pointer(3 + 2 * k) if e is not None else "" for k, e in enumerate(elements)]
     number = t.value(f"load i64, ptr {t.at('%X', 8 * InstructionRecord.NUMBER)}")
     t.begin_parts("begin")
-    value = t.resized(t.load(ints(base), t.part(address, base)), base, 64, signed=True)  # as generic.widen does
+    value = t.resized(t.load(ints(base), t.part(address, base)), base, 64, signed=True)  # as widen of access does
     t.store(ints(64), t.value(f"add {ints(64)} {value}, {t.everywhere(offset, 64)}"), t.part("%R", 64))
     for k, (e, p) in enumerate(zip(elements, places, strict=True)):
         if store and isinstance(e, Source):
