@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ptxkit.bench.measure import gpu_products
-from ptxkit.errors import FaultError
+from ptxkit.bench.peers.cublas import Cublas
+from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.runtime.device import emulating_device
 
 
@@ -58,3 +59,16 @@ def test_the_arrays_are_freed_in_any_case(monkeypatch, fails):
     with pytest.raises(FaultError) if fails else nullcontext():
         gpu_products.by_rows_of_a(library, a, a)
     assert freed == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Failed to dlopen libcublas.so"), OSError("wrong ELF class")])
+def test_a_library_that_cannot_be_loaded_is_unavailable(monkeypatch, error):
+    """So that numpy computes the products instead."""
+
+    def load(name):
+        raise error
+
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", load)
+    with pytest.raises(UnavailableError, match=f"cuBLAS cannot be loaded: {error}"):
+        Cublas(emulating_device())

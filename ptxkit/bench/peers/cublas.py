@@ -37,10 +37,12 @@ class Cublas:
 
         try:
             path = load_nvidia_dynamic_lib("cublas").abs_path
+            self.library: Any = ctypes.CDLL(path)
         except DynamicLibNotFoundError:
             raise UnavailableError("there is no cuBLAS; pip install nvidia-cublas") from None
+        except (RuntimeError, OSError) as error:
+            raise UnavailableError(f"cuBLAS cannot be loaded: {error}") from None
         self.device = device
-        self.library: Any = ctypes.CDLL(path)
         self.library.cublasGetStatusString.restype = ctypes.c_char_p
         self.workspace = device.empty(WORKSPACE_BYTES, "uint8", "cuBLAS workspace")
         self._handle = ctypes.c_void_p()
