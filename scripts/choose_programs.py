@@ -4,8 +4,9 @@
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, to which ``scripts/fit_products.py``
 has fitted the models. For each of matmul_wgmma and matmul_fused the script searches a set of programs, and a margin by which
-another program must be predicted to be faster to be taken. Written are those with the smallest mean regret with which the
-products of that kernel in the grid of ``ptxkit bench shapes``, of several seeds, need at most --limit programs for a type.
+another program must be predicted to be faster to be taken; within a step, MARGINS_US is enough. Written are those with the
+smallest mean regret with which the products of that kernel in the grid of ``ptxkit bench shapes``, of several seeds, need at
+most --limit programs for a type.
 
 The regret of a case is the time of the tile that the choice takes over that of the fastest measured tile, less 1. The time of a
 tile that was not measured at these sizes is its prediction, times the median of measured over predicted time of the case's
@@ -15,7 +16,7 @@ without the cases of a part of the sizes, in which the choice is then judged. Wi
 to the present set, without a search.
 
 Exceptions are measured cases in which the choice takes more than EXCEPTION over the fastest measured tile: the choice takes
-that tile at exactly these sizes on the GPU that was measured.
+that tile at exactly these sizes on the GPU that was measured, for bf16 and f16 alike.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +39,7 @@ from fit_products import MODELS, summary
 from ptxkit.bench.shapes.grid import grid
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels.gemm import fused_tiles, multicast, steps, stream_model
-from ptxkit.kernels.gemm.programs import FILE, Option, SharedPrograms, product_programs
+from ptxkit.kernels.gemm.programs import FILE, Option, SharedPrograms, keys_of_exceptions, product_programs
 from ptxkit.kernels.measured import StreamRates, fitted_products
 from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
 from ptxkit.workload import registry
@@ -47,6 +48,9 @@ KERNELS = {"matmul_wgmma": 21, "matmul_fused": 14}
 """Kernel -> the most programs that the grid may need for a type."""
 SIZES = (20, 28)  # most programs of a set
 MARGINS = (0.07, 0.1)
+MARGINS_US = {"matmul_wgmma": 1.5, "matmul_fused": math.inf}
+"""Kernel -> microseconds by which another program of the same step must be predicted to be faster, if that is less than the
+margin. The search does without: large products, for which it counts, are few. It was found from the times of matmul_wgmma."""
 SEEDS, UNSEEN = (0, 1, 2), (3, 4)  # of the grids of the search, and of those with which it is checked
 STEPS = 8000
 GRID_WEIGHT, EXCESS = 0.5, 0.02  # of the regret of the grid, and of a program above the limit, in units of mean regret
@@ -146,6 +150,7 @@ class Choices:
                 predicted, us = of_case.get(bundle, (np.inf, np.inf))
                 self.predicted[row, at[bundle]], self.us[row, at[bundle]] = predicted, us
         self.best = np.array([best for _, best in found])
+        self.kernels = np.array([bundle[0].split()[0] for bundle in self.bundles])
         self.needed = np.array([[program in bundle for program in self.programs] for bundle in self.bundles])
 
         self.fastest = self.predicted.argmin(1)
@@ -185,7 +190,7 @@ class Choices:
                 found[option.programs] = float(value), case.us.get(key, float(value) * factors[name])
         return found, best if case.us else min(us for _, us in found.values())
 
-    def taken(self, programs: Iterable[int], margin: float) -> Any:
+    def taken(self, programs: Iterable[int], margin: float, margin_us: float = math.inf) -> Any:
         """The bundle of each case that the choice takes with these programs."""
         within = np.zeros(len(self.programs), bool)
         within[list(programs)] = True
@@ -193,16 +198,18 @@ class Choices:
         if not len(shared):
             return self.fastest
         best = shared[self.predicted[:, shared].argmin(1)]
-        near = self.predicted[self.rows, best] <= self.predicted[self.rows, self.fastest] * (1 + margin)
-        return np.where(near, best, self.fastest)
+        us, least_us = self.predicted[self.rows, best], self.predicted[self.rows, self.fastest]
+        alike = np.where(self.kernels == self.kernels[best][:, None], self.predicted, np.inf).argmin(1)
+        best = np.where(self.predicted[self.rows, alike] + margin_us < us, alike, best)
+        return np.where(us <= least_us * (1 + margin), best, self.fastest)
 
-    def regrets(self, programs: Iterable[int], margin: float) -> Any:
+    def regrets(self, programs: Iterable[int], margin: float, margin_us: float = math.inf) -> Any:
         """The regret of each case."""
-        return np.maximum(self.us[self.rows, self.taken(programs, margin)] / self.best - 1, 0)
+        return np.maximum(self.us[self.rows, self.taken(programs, margin, margin_us)] / self.best - 1, 0)
 
-    def most_needed(self, programs: Iterable[int], margin: float) -> int:
+    def most_needed(self, programs: Iterable[int], margin: float, margin_us: float = math.inf) -> int:
         """The most programs that a type in a grid needs."""
-        taken = self.taken(programs, margin)
+        taken = self.taken(programs, margin, margin_us)
         return max(int(self.needed[taken[rows]].any(0).sum()) for rows in self.grids)
 
     def cost(self, programs: Iterable[int], margin: float, limit: int) -> float:
@@ -284,19 +291,22 @@ def with_programs_of(kernel: str, step: str, cases: Sequence[Case]) -> SharedPro
     """The programs of the file, and all of a step that cases may take."""
     known = product_programs().shared[kernel]
     every = {program for case in cases for option in case.options for program in option.programs}
-    return SharedPrograms(known.programs | {each for each in every if each.split()[0] == step}, known.margin)
+    added = {each for each in every if each.split()[0] == step}
+    return SharedPrograms(known.programs | added, known.margin)
 
 
 def needed(grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> int:
     """The most programs that the cases of a type in a grid need."""
     choices = Choices(grid_cases, rates)
-    return choices.most_needed([i for i, p in enumerate(choices.programs) if p in shared.programs], shared.margin)
+    programs = [i for i, p in enumerate(choices.programs) if p in shared.programs]
+    return choices.most_needed(programs, shared.margin, shared.margin_us)
 
 
 def regrets(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> Any:
     """The regret of each case with these programs."""
     choices = Choices(cases, rates)
-    return choices.regrets([i for i, p in enumerate(choices.programs) if p in shared.programs], shared.margin)
+    programs = [i for i, p in enumerate(choices.programs) if p in shared.programs]
+    return choices.regrets(programs, shared.margin, shared.margin_us)
 
 
 def held_out(
@@ -338,7 +348,7 @@ def with_exceptions(cases: Sequence[Case], found: Any, excepted: Sequence[Mappin
     result = np.array(found)
     for i, case in enumerate(cases):
         w = case.workload
-        exception = by_sizes.get((w.name, w.m, w.n, w.k, w.dtype))
+        exception = next(filter(None, map(by_sizes.get, keys_of_exceptions(w))), None)
         if exception and (us := case.us.get(tile_key(exception["variant"], exception["tile"]))) is not None:
             result[i] = us / case.best_us - 1
     return result
@@ -376,6 +386,7 @@ def main(arguments: Sequence[str]) -> int:
             every = regrets(cases, rates, SharedPrograms())
             sets = [] if given.add else searched(cases, on_grid, rates, limit)
             shared = with_programs_of(kernel, given.add, [*cases, *on_grid]) if given.add else best(sets, limit).shared
+            shared = replace(shared, margin_us=MARGINS_US[kernel])
             for each in sets:
                 print(f"  {len(each.shared.programs)} programs, margin {each.shared.margin:.0%}: ", end="")
                 print(f"the grid needs at most {each.needed} for a type,", end=" ")
@@ -392,7 +403,8 @@ def main(arguments: Sequence[str]) -> int:
                 out, others = held_out(rows, cases, on_grid, given.folds, limit)
                 print(summary(f"  all programs, without the case in the fit ({given.folds} folds)", others))
                 print(summary("  shared programs, without the case in fit and search", out))
-            written["kernels"][kernel] = {"margin": shared.margin, "programs": sorted(shared.programs)}
+            margin_us = {"margin_us": shared.margin_us} if math.isfinite(shared.margin_us) else {}
+            written["kernels"][kernel] = {"margin": shared.margin, **margin_us, "programs": sorted(shared.programs)}
             written["exceptions"] += excepted
     except (PtxkitError, OSError, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Fit the models of products by wgmma to measured times, and write them to ptxkit/kernels/fitted_products.json.
 
-    python scripts/fit_products.py TIMES.jsonl... [--dry-run] [--only MODEL] [--starts N]
+    python scripts/fit_products.py TIMES.jsonl... [--dry-run] [--only MODEL] [--refine] [--starts N]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
@@ -150,8 +150,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
             made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
             if made and made[0] == "multicast" and head.get("stores") != "vectors":
                 made = "multicast", replace(made[1], scattered=made[1].ends)
-            beside = copied_us(w, row.get("variant", ""))
-            if made and (made[0] != "unaligned" or row["variant"] == "step12_aligned_copy" or not beside):
+            beside, by_threads = copied_us(w, row.get("variant", "")), row.get("variant") == "step11_unaligned"
+            if made and not (by_threads and unaligned.copies(w)):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
                 found.append(Row(case, *made, row["us"], beside, row["variant"], row["tile"]))
     return head, found
@@ -241,15 +241,22 @@ def moved(rates: StreamRates, rng: np.random.Generator, size: float) -> StreamRa
 
 
 def best_of(
-    rows: Sequence[Row], starts: int, steps: int, fitted: Sequence[str] = (), names: Sequence[str] = MODELS
+    rows: Sequence[Row],
+    starts: int,
+    steps: int,
+    fitted: Sequence[str] = (),
+    names: Sequence[str] = MODELS,
+    *,
+    refine: bool = False,
 ) -> Search:
     """The best of several searches for the coefficients of the models ``fitted``, or of all; the others keep theirs.
 
     Args:
         names: all models, of which those without rows are left out.
+        refine: begin with the present coefficients, where there are any.
     """
-    known = fitted_products() if fitted else {}
-    at_first = {name: START if name in fitted else known.get(name, START) for name in names}
+    known = fitted_products() if fitted or refine else {}
+    at_first = {name: START if name in fitted and not refine else known.get(name, START) for name in names}
     models = {name: at_first[name] for name in names if any(row.model == name for row in rows)}
     searches = [Search(rows, models, fitted) for _ in range(starts)]
     return searches[min(range(starts), key=lambda seed: searches[seed].improve(steps, seed))]
@@ -315,6 +322,7 @@ def write(path: Path, script: str, heads: Sequence[dict[str, Any]], times: int, 
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--only", action="append", default=[], choices=MODELS, metavar="MODEL", help="fit this model alone")
+    parser.add_argument("--refine", action="store_true", help="begin with the present coefficients")
     given = parser.parse_args(arguments)
     try:
         read_files = [read(path) for path in given.times]
@@ -325,7 +333,7 @@ def main(arguments: Sequence[str]) -> int:
     if missing := sorted(set(given.only) - {row.model for row in rows}):
         print(f"error: there are no times of {missing[0]} to fit", file=sys.stderr)
         return 2
-    search = best_of(rows, given.starts, given.steps, given.only)
+    search = best_of(rows, given.starts, given.steps, given.only, refine=given.refine)
     print_fit(search, given)
     if not given.dry_run:
         write(PRODUCTS_FILE, "scripts/fit_products.py", [head for head, _ in read_files], len(rows), search)

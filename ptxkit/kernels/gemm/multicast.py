@@ -205,24 +205,31 @@ def divisions(w: Product, t: Mapping[str, int], batch: int, most_waves: int) -> 
                 yield {"PARTS": parts, "CTAS_PER_SM": ctas_on_sm}
 
 
-def shapes(w: Product, itemsize: int, batch: int) -> Iterator[dict[str, int]]:
+def shapes(w: Product, itemsize: int, batch: int, *, many_sums: bool = False) -> Iterator[dict[str, int]]:
     """CONSUMERS, ROWS and TOKENS to consider: of tiles with the same rows, the one with the fewest warpgroups."""
     for rows in sorted({weights(values) for values in SHAPES}):
         for tokens in fitting_tokens(w.m, columns_of(w.kind), cdiv(w.n, rows) * batch, w.device.sms):
             for values in SHAPES:
                 t = {**values, "TOKENS": tokens}
-                if gives_registers(t):
-                    continue  # there are no times of these
+                if gives_registers(t) and not many_sums:
+                    continue
                 if weights(t) == rows and usable(w, {**t, **ALONE}, itemsize) is True:
                     yield t
                     break
 
 
-def candidates(w: Product, itemsize: int = 2, batch: int = 1, most_waves: int = MOST_WAVES) -> Iterator[dict[str, int]]:
-    """The tiles to consider, for at most ``most_waves`` waves."""
+def candidates(
+    w: Product, itemsize: int = 2, batch: int = 1, most_waves: int = MOST_WAVES, *, many_sums: bool = False
+) -> Iterator[dict[str, int]]:
+    """The tiles to consider, for at most ``most_waves`` waves.
+
+    Args:
+        many_sums: also those for which a producer warpgroup gives up registers.
+    """
     if w.m > MOST_ROWS:
         return
-    found = in_clusters(SPACE, w.m, shapes(w, itemsize, batch), lambda t: divisions(w, t, batch, most_waves))
+    considered = shapes(w, itemsize, batch, many_sums=many_sums)
+    found = in_clusters(SPACE, w.m, considered, lambda t: divisions(w, t, batch, most_waves))
     yield from (tile for tile in found if usable(w, tile, itemsize) is True)
 
 

@@ -30,6 +30,11 @@ CLEARLY = 0.95
 choice is 3%. Where ``linear_layernorm_gelu`` and ``ffn_sublayer`` were measured on an H200, step 9 was slower than step 8 for
 128 rows of 4096 and of 8192, where this share is 1.00 and 0.97, and faster for 32 rows of 1024, where it is 0.92."""
 
+SINGLES_ROWS = 64
+"""Of a, up to which step 15 is considered for an odd n, whose results are a small part of the bytes then."""
+MULTICAST_WAVES = 3
+"""Of step 15. With 2308 x 8192 x 3072, 384 tiles of 256 x 200 took 159 us, and the fastest of step 8, in five waves, 172 us."""
+
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
@@ -88,9 +93,15 @@ def _clusters(w: Matmul) -> Tiles:
         yield from ((t, cluster_k.predicted_us(w, t)) for t in cluster_k.candidates(w))
 
 
+def _multicast_timed(w: Matmul) -> bool:
+    """Whether there are times of such products: with an odd n of few rows of a, and operands that TMA reads."""
+    return multicast.was_timed(w, pairs=w.m > SINGLES_ROWS or bool(unaligned.copies(w)))
+
+
 def _multicast(w: Matmul) -> Tiles:
-    if multicast.was_timed(w):
-        yield from ((t, multicast.predicted_us(w, t)) for t in multicast.candidates(w))
+    if _multicast_timed(w):
+        tiles = multicast.candidates(w, most_waves=MULTICAST_WAVES, many_sums=True)
+        yield from ((t, multicast.predicted_us(w, t)) for t in tiles)
 
 
 def _direct(w: Matmul) -> Tiles:
@@ -182,7 +193,7 @@ def slower(w: Matmul, step: int) -> str | None:
     entry = measured(w.device)
     unmeasured = {
         14: entry.cluster_k is None,
-        15: not multicast.was_timed(w),
+        15: not _multicast_timed(w),
         16: direct.considered(w) and entry.direct is None,
         17: shifted.considered(w) and entry.shifted is None,
     }

@@ -205,8 +205,8 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         stages=stages(w, t) * on_sm,
         units=height(t) / 64,
         wgmma_columns=t["COLUMNS"],
-        ends=(ends := height(t) * t["COLUMNS"] * max(1, shares.whole)),
-        scattered=ends if w.n % 2 else 0.0,
+        ends=(ends := min(height(t), w.m) * t["COLUMNS"] * max(1, shares.whole)),
+        scattered=ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
         clustered=shares.sharing > 1,
         partial_bytes=partial_bytes(t, shares),
     )
