@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload.build import build
 from ptxkit.workload.workload import Workload
+
+sys.path.insert(0, str(Path(__file__).parent))  # for ptxkit_*.py; tests are imported without their directory
 
 
 @pytest.fixture

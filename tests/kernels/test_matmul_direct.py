@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from ptxkit_exact_products import check_exactly, strict
 
-from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import RaceError, UsageError
 from ptxkit.kernels.gemm import direct, unaligned
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
-from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
@@ -23,36 +22,12 @@ from ptxkit.workload.choice import choose
 
 STEP = "step16_direct"
 SM_90A = Target.parse("sm_90a")
-
-
-def strict(**checks):
-    """An emulator in which asynchronous operations complete as late as the program's waits allow."""
-    return EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", **checks))
+check = partial(check_exactly, STEP)
 
 
 def tile_of(**values):
     """A tile with all parameters."""
     return {"TOKENS": 8, "ROWS": 1, "STAGES": 4, "PARTS": 8, "CLUSTER": 1, "ALIGN": 16, **values}
-
-
-def check(device, workload, tile=None, poison=False):
-    """Compare with numpy, on whole numbers whose sums the types hold exactly.
-
-    ``poison``: what lies between the rows of a and b is not a number.
-    """
-    rng = np.random.default_rng(workload.m + workload.n + workload.k)
-    inputs = {
-        name: np.where(rng.random(x.shape) < 16 / workload.k, rng.integers(-2, 3, x.shape), 0).astype(x.dtype)
-        for name, x in workload.inputs(rng).items()
-    }
-    if poison:
-        for name in "ab":
-            inputs[name][:, workload.k :] = np.nan
-    case = execute.Case(workload, device, inputs=inputs)
-    result = execute.run(case, workload.variant(STEP), None, tile, explicit=True)
-    assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
-    if workload.epilogue == "none" and np.abs(case.expected["c"]).max() <= 256:
-        np.testing.assert_array_equal(case.outputs()["c"].astype(np.float64), case.expected["c"])
 
 
 @settings(max_examples=5, deadline=None)

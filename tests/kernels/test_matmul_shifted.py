@@ -2,57 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from ptxkit_exact_products import check_exactly, leave_out_proxy_fences, strict
 
-from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault, UsageError
 from ptxkit.kernels.gemm import shifted
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
-from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
-from ptxkit.workload import execute
-from ptxkit.workload.build import build, compiled
+from ptxkit.workload.build import build
 
 STEP = "step17_shifted"
 SM_90A = Target.parse("sm_90a")
-
-
-def strict(**checks):
-    """An emulator in which asynchronous operations complete as late as the program's waits allow."""
-    return EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", **checks))
+check = partial(check_exactly, STEP)
 
 
 def tile_of(**values):
     """A tile with all parameters."""
     return {"CONSUMERS": 1, "COLUMNS": 64, "PARTS": 1, **values}
-
-
-def check(device, workload, tile=None, poison=False):
-    """Compare with numpy, on whole numbers whose sums the types hold exactly.
-
-    ``poison``: what lies between the rows of a and b is not a number.
-    """
-    rng = np.random.default_rng(workload.m + workload.n + workload.k)
-    inputs = {
-        name: np.where(rng.random(x.shape) < 16 / workload.k, rng.integers(-2, 3, x.shape), 0).astype(x.dtype)
-        for name, x in workload.inputs(rng).items()
-    }
-    if poison:
-        for name in "ab":
-            inputs[name][:, workload.k :] = np.nan
-    case = execute.Case(workload, device, inputs=inputs)
-    result = execute.run(case, workload.variant(STEP), None, tile, explicit=True)
-    assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
-    if workload.epilogue == "none" and np.abs(case.expected["c"]).max() <= 256:
-        np.testing.assert_array_equal(case.outputs()["c"].astype(np.float64), case.expected["c"])
 
 
 @settings(max_examples=5, deadline=None)
@@ -94,16 +66,7 @@ def test_epilogues(device, parts):
 
 def test_vectors_that_wgmma_reads_without_a_proxy_fence_are_found(monkeypatch):
     """Which the tests above rely on: the fence after the stores is left out."""
-
-    def without_fence(*arguments):
-        built = compiled(*arguments)
-        ptx = [re.sub(r"fence\.proxy\.async[^;]*;", "", step.image.ptx) for step in built.steps]
-        steps = [
-            replace(s, image=replace(s.image, ptx=text, key="unfenced")) for s, text in zip(built.steps, ptx, strict=True)
-        ]
-        return replace(built, steps=tuple(steps))
-
-    monkeypatch.setattr(execute, "compiled", without_fence)
+    leave_out_proxy_fences(monkeypatch)
     with pytest.raises(MemoryFault, match=r"no fence\.proxy\.async"):
         check(strict(racecheck="warps"), MatmulWgmma(3, 37, 61), tile_of())
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from ptxkit_exact_products import check_exactly, leave_out_proxy_fences, strict
 
-from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault, UsageError
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
-from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
-from ptxkit.workload import execute
-from ptxkit.workload.build import build, compiled
+from ptxkit.workload.build import build
 from ptxkit.workload.choice import choose
 
 BY_THREADS, BY_COPIES = "step11_unaligned", "step12_aligned_copy"
@@ -26,24 +20,9 @@ SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
 LAYOUTS = ("tn", "nn", "nt", "tt")
 
 
-def strict(**checks):
-    """An emulator in which asynchronous operations complete as late as the program's waits allow."""
-    return EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", **checks))
-
-
 def check(device, step, m, n, k, tile=None, **options):
-    """Compare a step with numpy, on whole numbers whose sums the types hold exactly."""
-    workload = MatmulWgmma(m=m, n=n, k=k, **options)
-    rng = np.random.default_rng(m + n + k)
-    inputs = {
-        name: np.where(rng.random(x.shape) < 16 / k, rng.integers(-2, 3, x.shape), 0).astype(x.dtype)
-        for name, x in workload.inputs(rng).items()
-    }
-    case = execute.Case(workload, device, inputs=inputs)
-    result = execute.run(case, workload.variant(step), None, tile, explicit=True)
-    assert result.verdict.verified, f"{step} {result.tile}: {result.verdict.worst}"
-    if workload.epilogue == "none" and np.abs(case.expected["c"]).max() <= 256:
-        np.testing.assert_array_equal(case.outputs()["c"].astype(np.float64), case.expected["c"])
+    """Compare a step with numpy exactly."""
+    check_exactly(step, device, MatmulWgmma(m=m, n=n, k=k, **options), tile)
 
 
 @settings(max_examples=3, deadline=None)
@@ -81,16 +60,7 @@ def test_a_bias_without_gelu(device):
 
 def test_stores_that_wgmma_may_not_see_are_found(monkeypatch):
     """The threads' stores reach wgmma by the fence of the async proxy alone."""
-
-    def without_fence(*arguments):
-        built = compiled(*arguments)
-        ptx = [re.sub(r"fence\.proxy\.async[^;]*;", "", step.image.ptx) for step in built.steps]
-        steps = [
-            replace(s, image=replace(s.image, ptx=text, key="unfenced")) for s, text in zip(built.steps, ptx, strict=True)
-        ]
-        return replace(built, steps=tuple(steps))
-
-    monkeypatch.setattr(execute, "compiled", without_fence)
+    leave_out_proxy_fences(monkeypatch)
     with pytest.raises(MemoryFault, match=r"no fence\.proxy\.async"):
         check(strict(racecheck="warps"), BY_THREADS, 64, 65, 67, SMALL)
 
