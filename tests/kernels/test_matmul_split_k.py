@@ -150,7 +150,7 @@ def test_a_few_programs_suffice_for_all_sizes_and_gpus(monkeypatch, step, sms):
             if workload.variant(step).refusal(workload) is None:
                 programs.add(workload.variant(step).select(workload, SM_90A)[1][0].entry)
     assert programs
-    assert len(programs) <= 12
+    assert len(programs) <= 13  # within a step, another program is taken to save 1.5 us
 
 
 def test_wgmma_is_asynchronous_and_nothing_spills():
