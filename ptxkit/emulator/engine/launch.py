@@ -92,6 +92,8 @@ class EmulatedLaunch:
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Lanes] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
+        self.starting = 0  # workers that have not taken their first wave
+        self.polling: dict[int, int] = {}  # of waves that repeat polling loops: the version of the memory
         self.per_wave = self.ctas  # number of CTAs of each wave but the last one
         self.stopped = ""  # the reason why all waves must end with a StoppedError: an interrupt, or a time limit
         self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
@@ -170,7 +172,7 @@ class EmulatedLaunch:
         if self.cooperative or total <= MIN_LANES_PER_WAVE:
             per_wave = self.ctas
         else:
-            lanes = min(LANES_PER_WAVE, max(MIN_LANES_PER_WAVE, -(-total // workers)))
+            lanes = min(LANES_PER_WAVE, max(MIN_LANES_PER_WAVE, -(-self.ctas // workers) * padded))
             per_wave = max(1, lanes // padded)
             shared = self.shared_bytes + 2048
             if self.hazards is not None:
@@ -205,16 +207,22 @@ class EmulatedLaunch:
 
         def work() -> None:
             nonlocal finished
+            done = -1  # the wave before
             tally = Tally(len(self.code.blocks), self.settings.counting)
             with lock:
                 tallies.append(tally)
             with np.errstate(all="ignore"):
                 while True:
                     with lock:
-                        if failures or (taken := self.pending.take()) is None:
+                        taken = None if failures else self.pending.take()
+                        if taken is not None:
+                            self.running.add(taken[0])
+                        # only then, so that a wave that polls sees this worker all the time
+                        self.running.discard(done)
+                        self.starting -= done < 0
+                        if taken is None:
                             return
                         n, ctas = taken
-                        self.running.add(n)
                     output: list[str] = []
                     try:
                         wave = Wave(self, ctas, tally, n)
@@ -225,8 +233,8 @@ class EmulatedLaunch:
                             self.observer.run(wave)
                     except BaseException as e:  # noqa: BLE001  kept, and raised by the caller's thread
                         failures[n] = e
+                    done = n
                     with lock:
-                        self.running.discard(n)
                         outputs[n] = output
                         # in grid order, so that what kernels print does not depend on the workers
                         while finished in outputs:
@@ -239,10 +247,11 @@ class EmulatedLaunch:
             self.machine.memory.forget_undefined()  # this launch does not record which memory it initialises
         try:
             with one_thread():
-                if count == 1 or workers == 1:
+                self.starting = 1 if count == 1 else min(workers, count)
+                if self.starting == 1:
                     work()
                 else:
-                    self._run_threads(work, min(workers, count), failures)
+                    self._run_threads(work, self.starting, failures)
         finally:
             self.machine.memory.free(self.param_allocation.base)
             if self.workspace:
@@ -285,10 +294,17 @@ class EmulatedLaunch:
             self._instructions += instructions
             return self._instructions
 
-    def waits_for_earlier(self, number: int) -> bool:
-        """Whether a wave before wave ``number`` is still being executed, so that a flag that is polled may still be set."""
-        return any(n < number for n in tuple(self.running))
+    def waits_for_others(self, number: int, version: int) -> bool:
+        """Whether another wave may still set a flag that wave ``number`` polls in memory of this ``version``.
+
+        That is each wave before it, and each later one that is being executed and does not poll the same memory itself, or
+        that a worker is about to take.
+        """
+        self.polling[number] = version
+        others = (n for n in tuple(self.running) if n != number)
+        return self.starting > 0 or any(n < number or self.polling.get(n) != version for n in others)
 
     def ctas_after(self, number: int) -> int:
-        """Number of CTAs in the waves after this one."""
-        return max(0, self.ctas - (number + 1) * self.per_wave)
+        """Number of CTAs after wave ``number`` in waves that are not being executed either."""
+        last = max((number, *tuple(self.running)))
+        return max(0, self.ctas - (last + 1) * self.per_wave)

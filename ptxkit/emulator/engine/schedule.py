@@ -48,11 +48,11 @@ class RunningLaunch(LaunchState, Protocol):
     def count(self, instructions: int) -> int:
         """Add to the thread instructions that ``max_instructions`` limits; returns the sum over all waves."""
 
-    def waits_for_earlier(self, number: int) -> bool:
-        """Whether a wave before wave ``number`` is still being executed, so that a flag that is polled may still be set."""
+    def waits_for_others(self, number: int, version: int) -> bool:
+        """Whether another wave may still set a flag that wave ``number`` polls in memory of this ``version``."""
 
     def ctas_after(self, number: int) -> int:
-        """Number of CTAs in the waves after this one."""
+        """Number of CTAs after wave ``number`` in waves that are not being executed either."""
 
     def on_machine(self, machine: MachineState) -> RunningLaunch:
         """The same launch on another machine."""

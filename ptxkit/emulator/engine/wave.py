@@ -206,8 +206,8 @@ class Wave(WaveCalls, WaveValues):
             if steady >= MIN_STEADY and progress.deadlocked(steady, key[1]):
                 if self.queue.times is not None and self.queue.times.advance():
                     continue
-                if launch.waits_for_earlier(self.number):
-                    time.sleep(0.001)  # a CTA of an earlier wave may still set the flag that is polled
+                if launch.waits_for_others(self.number, version) or machine.version != version:
+                    time.sleep(0.001)  # a CTA of another wave may still set the flag that is polled, or has just set it
                 else:
                     where = listing_of_loops(self) if observer is None else listing(self)
                     deadlocked(self, progress.reason(), where, not_resident(self))

@@ -209,6 +209,25 @@ DONE: bar.sync 0; st.global.u32 [%rd22], 7;
 """
 
 
+COUNTS_BEFORE_IT_STORES = """
+    mov.u32 %r5, %nctaid.x; sub.u32 %r5, %r5, 1; setp.eq.u32 %p0, %r2, %r5; setp.eq.u32 %p1, %r0, 0;
+    @!%p1 bra DONE;
+    @!%p0 bra POLL;
+    mov.u32 %r7, 30000;
+COUNT: sub.u32 %r7, %r7, 1; setp.ne.u32 %p3, %r7, 0; @%p3 bra COUNT;
+    st.volatile.global.u32 [%rd0], 1;
+POLL: ld.volatile.global.u32 %r6, [%rd0]; setp.eq.u32 %p2, %r6, 0; @%p2 bra POLL;
+DONE: bar.sync 0; st.global.u32 [%rd22], 7;
+"""
+
+
+def test_a_cta_waits_for_a_later_one_that_is_executed_by_another_worker():
+    """39 CTAs are two waves for two workers; the first one polls until the second one, which counts for long, stores."""
+    run = Run(kernel(THREAD + COUNTS_BEFORE_IT_STORES), workers=2)
+    _, out = run(np.zeros(1, np.uint32), np.zeros(1024 * 39, np.uint32), grid=39, block=1024)
+    assert (out == 7).all()
+
+
 def test_a_cta_that_waits_for_one_that_is_not_resident():
     """The message names the number of resident CTAs and the option that makes all CTAs resident; with it the kernel ends."""
     run = Run(kernel(THREAD + AWAITS_THE_LAST_CTA), workers=1)
@@ -223,10 +242,11 @@ def test_a_cta_that_waits_for_one_that_is_not_resident():
         assert (out[: 1024 * fixed["grid"]] == 7).all()
 
 
-def test_a_deadlock_of_a_resident_grid_does_not_blame_the_grid():
-    run = Run(kernel(THREAD + "POLL: ld.volatile.global.u32 %r6, [%rd0]; setp.eq.u32 %p2, %r6, 0; @%p2 bra POLL;"))
+@pytest.mark.parametrize("grid, block", [(2, 64), (39, 1024)], ids=["one wave", "two waves"])
+def test_a_deadlock_of_a_resident_grid_does_not_blame_the_grid(grid, block):
+    run = Run(kernel(THREAD + "POLL: ld.volatile.global.u32 %r6, [%rd0]; setp.eq.u32 %p2, %r6, 0; @%p2 bra POLL;"), workers=2)
     with pytest.raises(DeadlockError) as caught:
-        run(np.zeros(1, np.uint32), np.zeros(64, np.uint32), grid=2)
+        run(np.zeros(1, np.uint32), np.zeros(grid * block, np.uint32), grid=grid, block=block)
     assert "resident" not in str(caught.value)
 
 
