@@ -361,8 +361,8 @@ F32 = of(
 )
 """Products in f32."""
 WAITING = ("step11_partial_sums",)
-"""Steps of micro_tiling_matmul that no operation takes: each CTA of a tile waits for all the others, and launches that run at
-the same time may take the SMs of those that have not begun. In step 9 a CTA waits for CTAs with
+"""Steps of micro_tiling_matmul that no operation takes: each CTA of a tile waits for all the others, so that a launch must be
+cooperative and starts only when all of its CTAs fit beside those of other streams. In step 9 a CTA waits for CTAs with
 lower numbers alone, which is safe if CTAs begin in the order of their numbers; CUDA does not promise this order."""
 
 

@@ -112,6 +112,15 @@ def test_parts_are_added_by_their_ctas_or_by_a_second_launch(monkeypatch, name, 
 
 
 @pytest.mark.parametrize(
+    ("name", "cooperative"), [("step11_partial_sums", True), ("step14_two_launches", False), ("step9_stream_k", False)]
+)
+def test_a_launch_whose_ctas_wait_for_those_before_and_after_them_is_cooperative(name, cooperative):
+    workload = MATMUL.make([8, 8, 7868], {})
+    launches = workload.variant(name).launches(workload, workload.variant(name).select_tile(workload, SM_90A))
+    assert any(launch.cooperative for launch in launches) == cooperative
+
+
+@pytest.mark.parametrize(
     ("name", "given"),
     [
         ("step9_stream_k", {"MIN_STEPS": 2, "SHARED_WAVES": 2}),

@@ -40,6 +40,8 @@ SIZES = [
     (512, 512, 512),
     (4096, 4096, 4096),
     (1001, 3001, 997),
+    (4096, 1, 4096),
+    (1355, 10201, 5462),
 ]
 PRODUCTS = {  # the operation and the description -> steps that some of these sizes need
     ("matmul_nt", "matmul_wgmma"): {"step13_stream_k", "step14_cluster_k", "step15_multicast", "step16_direct"},
@@ -47,7 +49,7 @@ PRODUCTS = {  # the operation and the description -> steps that some of these si
     ("matmul_nt", "matmul_mma"): {"step6_tma"},
     ("linear_bias_residual", "matmul_fused"): {"stream_k", "cluster_k", "multicast", "fused"},
     ("matmul_f32", "micro_tiling_matmul"): {
-        *("step9_stream_k", "step10_cluster_k", "step12_few_rows", "step13_few_columns"),
+        *("step9_stream_k", "step10_cluster_k", "step12_few_rows", "step13_few_columns", "step14_two_launches"),
         *WAITING,
     },
 }
@@ -126,9 +128,9 @@ def test_k_divided_by_a_cluster(taken):
     [
         (range(1, 9), 13, 100, "step12_few_rows"),
         (range(9, 17), 65, 64, "step10_cluster_k"),
-        (range(9, 17), 30, 64, "step9_stream_k"),
+        (range(9, 17), 30, 64, "step10_cluster_k"),
         (range(9, 17), 16, 65, "step13_few_columns"),
-        ((9, 16), 65, 4096, "step10_cluster_k"),  # choose takes step 11
+        ((9, 16), 65, 4096, "step14_two_launches"),
     ],
 )
 def test_f32_products_of_every_remainder(taken, rows, n, k, step):

@@ -60,6 +60,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
         shared=ring_bytes(t),
         template=(micro_tile(t), *by.template),
         options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
+        cooperative=divided and not (chain or second),  # a CTA waits for CTAs before and after it
     )
     if not divided:
         return [*copying(w, t), multiply]
