@@ -79,8 +79,8 @@ def preferred_wgmma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
     tokens, experts = w.tokens_of_expert, w.expected_experts
     for tile in moe.wgmma_tiles(w.first, tokens, experts, exact=False):
         second = next(t for t in moe.wgmma_tiles(w.second, tokens, experts, exact=False) if t["BT"] == tile["BT"])
-        parts = 1
-        while second["BW"] == 64 and parts < w.most_parts and experts * cdiv(w.hidden, 64) * parts < 3 * w.device.sms:
+        parts, most = 1, min(w.most_parts, cdiv(w.ffn, moe.DEPTH))  # a part without a step would only add zeros
+        while second["BW"] == 64 and 2 * parts <= most and experts * cdiv(w.hidden, 64) * parts < 3 * w.device.sms:
             parts *= 2
         yield {**tile, "DOWN": second["BW"], "PARTS": parts}
 
