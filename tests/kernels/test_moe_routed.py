@@ -230,7 +230,7 @@ def test_presets_have_tiles(model, tokens):
 
 @pytest.mark.parametrize(("ffn", "parts"), [(64, 1), (256, 2), (1024, 8)])
 def test_every_part_of_k_has_a_step(ffn, parts):
-    workload = made(tokens=1, hidden=4096, ffn=ffn)
+    workload = made(tokens=1, hidden=512, ffn=ffn)
     chosen = workload.variant("step3_fitted").select_tile(workload, Target.parse("sm_90a"))
     assert chosen["PARTS"] == parts
 
