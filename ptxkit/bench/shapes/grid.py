@@ -32,14 +32,23 @@ ROWS = (1, 1_000_000)  # smallest and largest random number of rows
 COLUMNS = (64, 150_000)  # and of columns
 ELEMENTS = (1_000, 1 << 26)  # and of elements of element-wise kernels
 SIDES = (16, 16_384)  # and of rows, columns and depth of products
+WIDTHS = (256, 16_384)  # and of hidden states and intermediate results of layers
 TOKENS = (1, 16, 64, 300, 2048, 8192)  # decode, small batches, and prefill
 POWERS = (7, 10, 12, 14)  # exponents of the powers of two beside which awkward sizes lie
 VECTOR = 16  # random sizes of products are multiples of it where the kernel requires aligned rows
 
 PRODUCTS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     "f32": (("micro_tiling_matmul", {}),),
-    "tf32": (("matmul_fused", {"dtype": "tf32"}), ("matmul_tcgen05", {"dtype": "tf32"}), ("cutlass_gemm", {"dtype": "tf32"})),
-    "bf16": (("matmul_wgmma", {"dtype": "bf16"}), ("matmul_tcgen05", {"dtype": "bf16"}), ("matmul_mma", {"dtype": "bf16"})),
+    "tf32": (
+        ("matmul_fused", {"dtype": "tf32"}),
+        ("matmul_tcgen05", {"dtype": "tf32"}),
+        ("cutlass_gemm", {"dtype": "tf32"}),
+    ),
+    "bf16": (
+        ("matmul_wgmma", {"dtype": "bf16"}),
+        ("matmul_tcgen05", {"dtype": "bf16"}),
+        ("matmul_mma", {"dtype": "bf16"}),
+    ),
     "f16": (("matmul_wgmma", {"dtype": "f16"}), ("matmul_tcgen05", {"dtype": "f16"}), ("matmul_mma", {"dtype": "f16"})),
     "e4m3": (("matmul_fused", {"dtype": "e4m3"}), ("matmul_tcgen05", {"dtype": "e4m3"})),
     "s8": (("matmul_fused", {"dtype": "s8"}),),
@@ -49,7 +58,15 @@ PRODUCTS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
 ANY_SIZE = ("f32", "bf16", "f16")
 """Types whose products take rows of any length."""
 
-FAMILIES = ("rows", "elementwise", "gradients", *(f"product_{kind}" for kind in PRODUCTS), "attention", "sparse")
+FAMILIES = (
+    "rows",
+    "elementwise",
+    "gradients",
+    *(f"product_{kind}" for kind in PRODUCTS),
+    "attention",
+    "sparse",
+    "layers",
+)
 """The families, in the order of reports."""
 
 ROW_KERNELS = ("rmsnorm", "layernorm", "softmax", "scale_mask_softmax", "layernorm_quantize", "fused_l2norm")
@@ -58,6 +75,7 @@ MATRIX_KERNELS = ("swiglu", "bias_dropout_residual")  # element-wise, take rows 
 NORM_GRADIENTS = ("rmsnorm_backward", "layernorm_backward")
 FLAT_GRADIENTS = ("swiglu_backward", "add_activation_backward")  # element-wise
 GRADIENTS = (*NORM_GRADIENTS, "softmax_backward", *FLAT_GRADIENTS)
+LAYERS = ("swiglu_ffn", "ffn_sublayer", "linear_layernorm_gelu", "moe_int8", "moe_routed")
 DTYPES = ("bf16", "f32", "f16")
 
 
@@ -170,6 +188,7 @@ def family_of(kernel: str, options: Mapping[str, Any]) -> str:
         "gradients": GRADIENTS,
         "attention": ("attention", "attention_backward", "attention_e4m3"),
         "sparse": ("matmul_sparse", "sparse_compress", "sparse_swiglu_ffn"),
+        "layers": LAYERS,
     }
     return next((family for family, names in by_kernel.items() if kernel in names), "other")
 
@@ -209,6 +228,7 @@ def drafts(seed: int) -> Iterator[Draft]:
         ("gradients", _gradients),
         ("attention", _attention),
         ("sparse", _sparse),
+        ("layers", _layers),
     ):
         for origin, kernel, fields in rule(random.Random(f"{family} {seed}")):
             yield Draft(family, origin, kernel, _with_known(kernel, fields))
@@ -276,7 +296,11 @@ def _gradients(generator: random.Random) -> Rule:
             yield name, "swiglu_backward", {"rows": next(tokens), "cols": model.intermediate, "dtype": next(dtypes)}
         else:
             yield name, "add_activation_backward", {"n": next(tokens) * model.intermediate, "dtype": next(dtypes)}
-        yield name, "softmax_backward", {"rows": model.heads * next(tokens), "cols": next(tokens), "dtype": next(dtypes)}
+        yield (
+            name,
+            "softmax_backward",
+            {"rows": model.heads * next(tokens), "cols": next(tokens), "dtype": next(dtypes)},
+        )
     of_random = itertools.cycle((*NORM_GRADIENTS, "softmax_backward", "swiglu_backward"))
     for rows, cols in _matrices(generator, 2 * RANDOM_COUNT):
         yield "random", next(of_random), {"rows": rows, "cols": cols, "dtype": next(dtypes)}
@@ -353,6 +377,46 @@ def _sparse(generator: random.Random) -> Rule:
         m, n, k = (log_uniform(generator, *SIDES) for _ in range(3))
         sizes = {"m": m, "n": -(-n // VECTOR) * VECTOR, "k": -(-k // (4 * VECTOR)) * 4 * VECTOR}
         yield "random", "matmul_sparse", {**sizes, "dtype": next(dtypes)}
+
+
+def _layers(generator: random.Random) -> Rule:
+    """Feed-forward networks and experts of models, and layers of random widths with random and awkward numbers of tokens."""
+    wide, narrow, tokens = itertools.cycle(("bf16", "f16")), itertools.cycle(("s8", "e4m3")), itertools.cycle(TOKENS)
+    of_norms = itertools.cycle(("ffn_sublayer", "linear_layernorm_gelu"))
+    for name, model in DIMENSIONS.items():
+        if model.gated and not model.experts:
+            sizes = {"tokens": next(tokens), "hidden": model.hidden, "ffn": model.intermediate}
+            yield name, "swiglu_ffn", {**sizes, "dtype": next(wide)}
+        if model.experts:
+            experts = {
+                "hidden": model.hidden,
+                "ffn": model.intermediate,
+                "experts": model.experts,
+                "top_k": model.active,
+            }
+            yield (
+                name,
+                "moe_int8",
+                {"m": next(tokens), "n": model.intermediate, "k": model.hidden, "dtype": next(narrow)},
+            )
+            yield name, "moe_routed", {"tokens": next(tokens), **experts, "dtype": next(narrow)}
+        if model.norm == "layernorm":
+            for features in (model.hidden, model.intermediate):
+                sizes = {"rows": next(tokens), "hidden": model.hidden, "features": features}
+                yield name, next(of_norms), {**sizes, "dtype": next(wide)}
+    drafts: list[tuple[str, int, int, int]] = []
+    for _ in range(RANDOM_COUNT // 3):
+        count, hidden, width = (log_uniform(generator, *of) for of in ((TOKENS[0], TOKENS[-1]), WIDTHS, WIDTHS))
+        drafts.append(("random", count, -(-hidden // VECTOR) * VECTOR, -(-width // VECTOR) * VECTOR))
+    beside = itertools.cycle([(1 << e) + VECTOR * sign for e in POWERS[1:] for sign in (-1, 1)])  # a power of two
+    drafts += [("awkward", count, next(beside), next(beside)) for count in awkward() if count < TOKENS[-1]]
+    for index, (origin, count, hidden, width) in enumerate(drafts):
+        experts = {"experts": 1 << 2 + index % 5, "top_k": 1 + index % 4}
+        yield origin, "swiglu_ffn", {"tokens": count, "hidden": hidden, "ffn": width, "dtype": next(wide)}
+        yield origin, next(of_norms), {"rows": count, "hidden": hidden, "features": width, "dtype": next(wide)}
+        yield origin, "moe_int8", {"m": count, "n": width, "k": hidden, "dtype": next(narrow)}
+        yield origin, "moe_routed", {"tokens": count, "hidden": hidden, "ffn": width, **experts, "dtype": next(narrow)}
+        next(wide), next(narrow)  # so that each kernel gets all types
 
 
 def _matrices(generator: random.Random, count: int) -> Iterable[tuple[int, int]]:
