@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
         blocks.append(f"main of {file.path.name} does not run: a command launches one kernel with the arguments of --arg.")
     beside = file.path.with_suffix(".py")
     if beside.is_file():
-        blocks.append(f"A description may be in {beside}: ptxkit run {beside}")
+        blocks.append(f"A description may be in {beside}: ptxkit run {shlex.quote(str(beside))}")
     return "\n\n".join(blocks)
 
 

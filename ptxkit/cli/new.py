@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -150,7 +151,7 @@ def command(
     shown = where if where.is_absolute() else f"./{where}"
     for note in notes:
         click.echo(note, err=True)
-    click.echo(f"wrote {_listed([str(path) for path in files])}; now: ptxkit run {shown}")
+    click.echo(f"wrote {_listed([str(path) for path in files])}; now: ptxkit run {shlex.quote(str(shown))}")
 
 
 def describe(origin: str, name: str, title: str, naming: str, directory: Path) -> str:
@@ -170,7 +171,12 @@ def describe(origin: str, name: str, title: str, naming: str, directory: Path) -
         raise UsageError(f"--from takes a .cu or .ptx file, with :KERNEL or without, not {origin!r}")
     with stdout_set_aside():
         path, kernel = existing(origin)
-        return description(path, kernel, name, title, naming, directory)
+        text = description(path, kernel, name, title, naming, directory)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # the commands in the description name the file
+        raise UsageError(f"the path {origin} is not UTF-8 and cannot be written in {name}.py; rename it") from None
+    return text
 
 
 def refuse_without_expression(given: dict[str, tuple[str, ...]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ def imported(file: Path, shown: Path) -> ModuleType:
         DescriptionError: it raises an exception.
         UnavailableError: it imports a package that is not installed.
     """
-    name = f"ptxkit_triton_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
+    name = f"ptxkit_triton_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{shown} is not a Python file")

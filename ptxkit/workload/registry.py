@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -156,7 +157,7 @@ def load_file(path: str | Path) -> type[Workload]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     # Each path has its own module name, so that two files called mine.py do not replace each other in sys.modules.
-    module_name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
+    module_name = f"{FILE_MODULE}{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}_{file.stem}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ptxkit import cli
 from ptxkit.cli import new
+from ptxkit.errors import UsageError
 
 
 def exit_of(*args):
@@ -19,6 +22,19 @@ def test_the_pair_runs_and_verifies_as_it_stands(tmp_path, monkeypatch, capsys):
     assert {p.name for p in tmp_path.iterdir()} == {"my_saxpy.py", "my_saxpy.cu"}
     assert exit_of("run", "./my_saxpy.py", "1000", "--device", "emulator") == 0
     assert "verified" in capsys.readouterr().out
+
+
+def test_the_command_that_it_proposes_is_quoted_for_the_shell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", "mine", "--directory", "two words") == 0
+    assert capsys.readouterr().out.endswith("now: ptxkit run './two words/mine.py'\n")
+
+
+def test_a_path_that_is_not_utf_8_is_refused_before_a_description_that_names_it(tmp_path):
+    source = tmp_path / os.fsdecode(b"caf\xe9.ptx")
+    source.write_text(".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() { ret; }\n")
+    with pytest.raises(UsageError, match="is not UTF-8 and cannot be written in mine.py; rename it"):
+        new.describe(str(source), "mine", "Mine", "", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["Abc", "1st", "a-b", "a b", "", "../x", "ä", "_x", "x__y", "a.py"])

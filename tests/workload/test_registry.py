@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 import types
 
@@ -103,6 +104,13 @@ def test_two_files_of_one_name_stay_apart(mine, tmp_path):
     other.mkdir()
     (other / "mine.py").write_text(MINE.replace("n: int = 8", "n: int = 9"))
     assert (registry.load_file(mine)().n, registry.load_file(other / "mine.py")().n) == (8, 9)
+
+
+def test_a_file_in_a_directory_whose_name_is_not_utf_8(tmp_path):
+    directory = tmp_path / os.fsdecode(b"caf\xe9")
+    directory.mkdir()
+    (directory / "mine.py").write_text(MINE)
+    assert registry.load_file(directory / "mine.py").name == "mine"
 
 
 @pytest.mark.parametrize(
