@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
 
 _NAME = re.compile(r"[\w>*&\]]\s*[\s*&>]\s*(\w+)\s*(?:\[[^\]]*\]\s*)*$")  # after a type; "int" alone is not a name
+_NESTED_NAME = re.compile(r"\(\s*[*&]\s*(?:const\s+)?(\w+)\s*\)\s*[\[(]")  # float (*rows)[16], void (*f)(int)
 
 
 @lru_cache(maxsize=64)
@@ -26,7 +27,7 @@ def parameter_names(kernel: str, count: int, source: str) -> tuple[str, ...] | N
     parts = parameter_declarations(kernel, count, source)
     if parts is None:
         return None
-    names = [_NAME.search(part) for part in parts]
+    names = [_NAME.search(part) or _NESTED_NAME.search(part) for part in parts]
     return tuple(name[1] if name else "" for name in names)
 
 

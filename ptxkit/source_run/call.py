@@ -13,7 +13,7 @@ import numpy as np
 from ptxkit.errors import UsageError
 from ptxkit.runtime.parameters import Parameter
 from ptxkit.source_run.arrays import scalar_of, shape_text
-from ptxkit.source_run.entries import CompiledFile, Entry
+from ptxkit.source_run.entries import CompiledFile, Entry, dim_text
 from ptxkit.source_run.grammar import (
     ArgumentText,
     ArrayText,
@@ -160,29 +160,21 @@ def _check_complete(file: CompiledFile, entry: Entry, given: Mapping[int, Argume
     missing += ["--block"] * (geometry.block is None and entry.required_block is None)
     if not missing:
         return
-    block = geometry.block or entry.required_block
-    grid = geometry.grid or _suggested_grid(given.values(), block)
+    grid = geometry.grid or _suggested_grid(entry, given.values(), geometry.block or entry.example_block)
     example = file.command(
         entry,
         [f"{entry.key(entry.parameters[n])}={a.value}" for n, a in given.items()],
-        _dim_text(grid),
-        _dim_text(geometry.block),
+        dim_text(grid) if grid else "",
+        dim_text(geometry.block) if geometry.block else "",
     )
     raise UsageError(f"{file.path}:{entry.name} lacks {', '.join(missing)}; for example: {example}")
 
 
-def _suggested_grid(arguments: Iterable[ArgumentText], block: Dim | None) -> Dim | None:
-    """The number of CTAs with one thread per element of the largest array."""
+def _suggested_grid(entry: Entry, arguments: Iterable[ArgumentText], block: Dim) -> Dim | None:
+    """At least one thread for each element of the largest array, in whole clusters."""
     elements = max((prod(a.value.shape) for a in arguments if isinstance(a.value, ArrayText)), default=0)
-    threads = prod(block) if block else 256
-    return (-(-elements // threads), 1, 1) if elements else None
-
-
-def _dim_text(value: Dim | None) -> str:
-    if value is None:
-        return ""
-    x, y, z = value
-    return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)
+    ctas = -(-elements // prod(block))
+    return entry.example_grid(ctas + prod(entry.cluster) - 1) if elements else None
 
 
 def _of_arrays(entry: Entry, arrays: Mapping[str, ArrayText], files: Mapping[str, str], option: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 
 from ptxkit.compiler.host_code.device_part import HostLaunch
@@ -24,6 +25,7 @@ from ptxkit.runtime.source_names import parameter_declarations, source_text
 from ptxkit.source_run.element_types import components, element_type
 from ptxkit.source_run.host_example import HostExample, example_of, launch_of, launches_of
 from ptxkit.targets import TARGETS, Target
+from ptxkit.targets.launch import required_cluster
 from ptxkit.workload.inputs import dtype_of
 
 EXAMPLE_ELEMENTS = 1024
@@ -85,6 +87,25 @@ class Entry:
             return None
         x, y, z = (int(n) for n in found)
         return x, y, z
+
+    @property
+    def cluster(self) -> tuple[int, int, int]:
+        """The cluster that ``.reqnctapercluster`` (``__cluster_dims__``) demands, else one CTA."""
+        return required_cluster(self.function.directives) or (1, 1, 1)
+
+    @property
+    def example_block(self) -> tuple[int, int, int]:
+        """A block for a suggested command line: the required one, or 256 threads, or fewer where the kernel is bounded."""
+        if self.required_block is not None:
+            return self.required_block
+        bound = self.function.directives.get("maxntid")
+        most = prod(int(n) for n in bound) if bound else EXAMPLE_BLOCK
+        return (min(EXAMPLE_BLOCK, most, EXAMPLE_ELEMENTS // prod(self.cluster)), 1, 1)
+
+    def example_grid(self, ctas: int) -> tuple[int, int, int]:
+        """The largest grid of at most so many CTAs in whole clusters, but of at least one cluster."""
+        x, y, z = self.cluster
+        return (x * max(1, ctas // (x * y * z)), y, z)
 
     def key(self, parameter: Parameter) -> str:
         """The key of a parameter in ``--arg``: its name where it is known, else its position."""
@@ -249,15 +270,21 @@ class CompiledFile:
             grid, block, shared = launch.grid, launch.block, launch.shared
             given = {argument.partition("=")[0]: argument for argument in self.examples(entry)}
         values = [given.get(entry.key(p)) or given.get(f"#{p.index}") or entry.example(p) for p in entry.parameters]
-        required = entry.required_block
-        block = block or ("" if required else str(EXAMPLE_BLOCK))
+        grid = grid or dim_text(entry.example_grid(EXAMPLE_ELEMENTS // prod(entry.example_block)))
+        block = block or ("" if entry.required_block else dim_text(entry.example_block))
         name = f":{entry.name}" if len(self.entries) > 1 or "<" in entry.name or self.prefix else ""
         words = ["ptxkit", "run", f"{self.path_text}{name}"]
         for value in values:
             words += ["--arg", value]
-        words += ["--grid", grid or str(EXAMPLE_ELEMENTS // EXAMPLE_BLOCK), *(["--block", block] if block else [])]
+        words += ["--grid", grid, *(["--block", block] if block else [])]
         words += ["--shared", shared] if shared else []
         return shlex.join(words)
+
+
+def dim_text(dim: tuple[int, int, int]) -> str:
+    """A grid or a block as ``--grid`` and ``--block`` take it."""
+    x, y, z = dim
+    return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)
 
 
 def compile_file(path: Path, target: Target | None, given: CompileOptions = CompileOptions()) -> CompiledFile:

@@ -400,6 +400,7 @@ def test_directories_with_colons_and_at_signs(run, files, tmp_path):
         ("odd.cu:over --grid 1", 2, "2 kernels 'over': over(float*), over(int*)"),
         ("empty.cu", 2, "empty.cu has no kernels; a kernel is a __global__ function"),
         ("saxpy.cu --arg a=1", 2, "lacks --arg x=... (const float* x), --arg y=... (float* y), --arg n=... (int n), --grid"),
+        ("odd.cu:ranks --arg out=int[300]", 2, "'out=int32[300]:empty' --grid 2 --block 256"),
         (f"saxpy.cu {SAXPY_ARGUMENTS}", 2, "for example: ptxkit run ./saxpy.cu --arg a=2 --arg 'x=float32[1024]:uniform'"),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --arg m=1", 2, "saxpy has no parameter 'm'; there are a, x, y, n"),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --arg 3=1", 2, "parameter n is given already, as n=1"),

@@ -78,3 +78,20 @@ def test_a_launch_that_is_not_known_is_shown_and_the_example_is_large_enough(fil
 def test_given_arguments_are_not_mixed_with_those_of_the_host_code(file):
     entry = file.entry("add")
     assert "--arg n=7" in file.command(entry, ["n=7"]) and "1000" not in file.command(entry, ["n=7"])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "launch"),
+    [
+        ("", "--grid 4 --block 256"),
+        ("__launch_bounds__(96)", "--grid 10 --block 96"),  # at most one thread for each of 1024 elements
+        ("__block_size__((64, 2, 1))", "--grid 8"),
+        ("__cluster_dims__(8, 1, 1)", "--grid 8 --block 128"),
+        ("__cluster_dims__(1, 3, 1)", "--grid 1,3 --block 256"),
+    ],
+)
+def test_the_proposed_launch_respects_the_bounds_of_the_kernel(attributes, launch, tmp_path):
+    path = tmp_path / "k.cu"
+    path.write_text(f"__global__ void {attributes} k(int* y) {{ y[0] = 1; }}")
+    (found,) = commands(compile_file(path, None)).values()
+    assert " ".join(found) == f"--arg y=int32[1024]:zeros {launch}"
