@@ -21,6 +21,7 @@ from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.choice import choose
+from ptxkit.workload.resolve import resolve
 from ptxkit.workload.workload import Workload
 
 MATMUL = registry.get("micro_tiling_matmul")
@@ -118,6 +119,13 @@ def test_a_launch_whose_ctas_wait_for_those_before_and_after_them_is_cooperative
     workload = MATMUL.make([8, 8, 7868], {})
     launches = workload.variant(name).launches(workload, workload.variant(name).select_tile(workload, SM_90A))
     assert any(launch.cooperative for launch in launches) == cooperative
+
+
+@pytest.mark.parametrize("name", ["step9_stream_k", "step11_partial_sums", "step14_two_launches"])
+def test_the_launches_beside_a_product_are_in_its_program(name):
+    workload = MATMUL.make([8, 8, 7868], {})
+    resolved = resolve(workload, workload.variant(name), SM_90A)
+    assert (len(resolved.launches), len(resolved.programs)) == (2, 1)
 
 
 @pytest.mark.parametrize(

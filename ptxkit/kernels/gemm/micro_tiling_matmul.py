@@ -40,6 +40,9 @@ from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.targets import WARP
 
 NULL = np.uint64(0)
+OPTIONS = ("--ptxas-options=-O1",)
+"""Of the products in steps 9, 11 and 14, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of the launches beside them,
+so that they are in the same program."""
 
 
 def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool = False) -> list[Launch]:
@@ -59,17 +62,18 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
         (*by.operands, "c", NULL if second and divided else "flags", *(() if chain else ("partials",)), *of_shares),
         shared=ring_bytes(t),
         template=(micro_tile(t), *by.template),
-        options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
+        options=OPTIONS,
         cooperative=divided and not (chain or second),  # a CTA waits for CTAs before and after it
     )
     if not divided:
         return [*copying(w, t), multiply]
     if second:
         grid = (t.BM * t.BN // 4 // WARP, work.left)
-        add = Launch("matmul_add_partials", grid, 256, ("partials", "c", *of_shares, work.grid), template=(micro_tile(t),))
+        arguments = ("partials", "c", *of_shares, work.grid)
+        add = Launch("matmul_add_partials", grid, 256, arguments, template=(micro_tile(t),), options=OPTIONS)
         return [*copying(w, t), multiply, add]
     flags = work.grid * threads(t) // WARP * (1 if chain else 2)
-    return [*copying(w, t), Launch("matmul_stream_k_clear", 1, 1024, ("flags", flags)), multiply]
+    return [*copying(w, t), Launch("matmul_stream_k_clear", 1, 1024, ("flags", flags), options=OPTIONS), multiply]
 
 
 class MicroTilingMatmul(Workload):
