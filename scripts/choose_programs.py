@@ -1,81 +1,91 @@
-"""Find the programs that products by wgmma share, and write them to ptxkit/kernels/gemm/product_programs.json.
+"""Find the programs that products share, and write them to ptxkit/kernels/gemm/product_programs.json.
 
-    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--add STEP] [--limit N] [--folds 4] [--dry-run]
+    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--limit 12] [--dry-run]
 
-TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, to which ``scripts/fit_products.py``
-has fitted the models. For each of matmul_wgmma and matmul_fused the script searches a set of programs, and a margin by which
-another program must be predicted to be faster to be taken; within a step, MARGINS_US is enough. Written are those with the
-smallest mean regret with which the products of that kernel in the grid of ``ptxkit bench shapes``, of several seeds, need at
-most --limit programs for a type.
+Run it after tiles, steps or the coefficients of their models have changed; it takes about a minute. TIMES are files with the
+schema of ``scripts/measure_choices.py``, compressed (.gz) or not.
 
-The regret of a case is the time of the tile that the choice takes over that of the fastest measured tile, less 1. The time of a
-tile that was not measured at these sizes is its prediction, times the median of measured over predicted time of the case's
-tiles of the same model. The search adds, omits and exchanges programs at random, with a fixed seed, and keeps what reduces the
-regret, that of the grid by predictions, and the programs above the limit. With --folds, the fit and the search are repeated
-without the cases of a part of the sizes, in which the choice is then judged. With --add, all programs of a new step are added
-to the present set, without a search.
+For each kernel and type the script searches a set of programs, and a margin by which another program must be predicted to be
+faster to be compiled. With a margin, each product of the grid of ``ptxkit bench shapes`` needs a program of the set that is at
+most so much slower than the fastest one, by measured times where there are several, or by predictions. The fewest programs
+with which each has one are printed for several margins, with the losses that follow. Taken is the smallest margin for which
+--limit programs are enough, or else the largest one. Among such sets one with a small loss is searched: that of the grid, of
+OTHERS random products and products of models, for which programs outside of the set may be compiled, and the regret of the
+measured cases.
+
+The loss of a product is the predicted time of the program that is taken over that of the fastest one, less 1. The regret of a
+measured case is the time over that of the fastest measured tile; a tile that was not measured at these sizes takes its
+prediction, times the median of measured over predicted time of the case's tiles of the same variant. The search begins with the
+programs that reduce the losses most, one after another, and then exchanges one at a time as long as that is an improvement.
 
 Exceptions are measured cases in which the choice takes more than EXCEPTION over the fastest measured tile: the choice takes
-that tile at exactly these sizes on the GPU that was measured, for bf16 and f16 alike.
+that tile at exactly these sizes on the GPU that was measured, for bf16 and f16 alike, or the fastest measured one of a shared
+program, if that is not slower by more than the margin.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
+import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import choice_files
-import fit_products
 import numpy as np
-from fit_products import MODELS, summary
+from fit_products import summary
+from tabulate import tabulate
 
-from ptxkit.bench.shapes.grid import grid
-from ptxkit.errors import PtxkitError
-from ptxkit.kernels.gemm import fused_tiles, multicast, steps, stream_model
-from ptxkit.kernels.gemm.programs import FILE, Option, SharedPrograms, keys_of_exceptions, product_programs
-from ptxkit.kernels.measured import StreamRates, fitted_products
+from ptxkit.bench.shapes.grid import SIDES, TOKENS, VECTOR, grid, layers
+from ptxkit.bench.shapes.models import DIMENSIONS
+from ptxkit.errors import PtxkitError, UsageError
+from ptxkit.kernels.gemm import fused_tiles, micro_choice, multicast, steps
+from ptxkit.kernels.gemm.programs import COPIES, FILE, Option, SharedPrograms, dtype_of, keys_of_exceptions
 from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
 from ptxkit.workload import registry
 
-KERNELS = {"matmul_wgmma": 21, "matmul_fused": 14}
-"""Kernel -> the most programs that the grid may need for a type."""
-SIZES = (20, 28)  # most programs of a set
-MARGINS = (0.07, 0.1)
-MARGINS_US = {"matmul_wgmma": 1.5, "matmul_fused": math.inf}
-"""Kernel -> microseconds by which another program of the same step must be predicted to be faster, if that is less than the
-margin. The search does without: large products, for which it counts, are few. It was found from the times of matmul_wgmma."""
-SEEDS, UNSEEN = (0, 1, 2), (3, 4)  # of the grids of the search, and of those with which it is checked
-STEPS = 8000
-GRID_WEIGHT, EXCESS = 0.5, 0.02  # of the regret of the grid, and of a program above the limit, in units of mean regret
+
+@dataclass(frozen=True)
+class Group:
+    """A kernel with types that have the same programs.
+
+    Attributes:
+        margin_us: microseconds by which another program of the same step must be predicted to be faster, if that is less than
+            the margin. Found from the times of matmul_wgmma.
+        multiple: of which random sizes are.
+    """
+
+    kernel: str
+    dtypes: tuple[str, ...]
+    margin_us: float = math.inf
+    multiple: int = 1
+
+
+GROUPS = (
+    Group("matmul_wgmma", ("bf16", "f16"), margin_us=1.5),
+    *(Group("matmul_fused", (dtype,), multiple=VECTOR) for dtype in ("e4m3", "s8", "tf32")),
+    Group("micro_tiling_matmul", ("f32",)),
+)
+MARGINS = (0.03, 0.05, 0.07, 0.1)
+OTHERS = 300  # products beside those of the grid, for each group: two of three random, the others of models
+OTHERS_WEIGHT = 0.5  # of the mean loss of these, where that of the grid and the mean regret count once
+UNCOVERED, SPECIAL = 1.0, 0.03  # counted as losses of a product that needs another program, of the grid and of the others
+COVERS = 300  # attempts to find the fewest programs
 EXCEPTION = 0.03  # more than the difference of the same tile between two runs, in nine of ten cases
+FEW = 4  # measured tiles of a product of the grid from which on they decide about its programs, instead of the predictions
 NEAR = 2.0  # tiles up to so many times the fastest one calibrate the predictions of a case
 
 
 @dataclass(frozen=True)
 class Case:
-    """A product with its options, of which the predictions follow from the coefficients, and measured times.
+    """A product with the options of the choice, and measured times: (variant, tile) -> microseconds."""
 
-    Attributes:
-        file: of the times, or the seed of the grid. sizes: sizes and options.
-        beside: of each option, microseconds of copies of operands.
-        models, works: of the options. us: (variant, tile) -> measured time.
-    """
-
-    file: str
-    sizes: str
-    kernel: str
     workload: Any
-    beside: Any
     options: tuple[Option, ...]
-    models: tuple[str, ...]
-    works: tuple[Any, ...]
     us: Mapping[Any, float]
 
     @property
@@ -86,325 +96,319 @@ class Case:
 def tile_key(variant: str, tile: Mapping[str, Any]) -> Any:
     """What identifies a tile: without what follows from the other parameters, and may have other values in old files.
 
-    Those of step 15 had no PARTS and CTAS_PER_SM.
+    Those of step 15 had no PARTS and CTAS_PER_SM, and those of products in f32 no COPY.
     """
     tile = multicast.ALONE | tile if variant in ("multicast", "step15_multicast") else tile
-    return variant, tuple(sorted((k, v) for k, v in tile.items() if k not in ("GROUP", "REGISTERS", "BOXES")))
+    kept = ((k, v) for k, v in tile.items() if k not in ("GROUP", "REGISTERS", "BOXES") and (v or k != "COPY"))
+    return variant, tuple(sorted(kept))
 
 
-def case_of(file: str, workload: Any, rows: Iterable[Mapping[str, Any]]) -> Case:
+def options_of(workload: Any) -> Iterator[Option]:
+    """What the choice considers for a product."""
+    if workload.name == "matmul_fused":
+        yield from fused_tiles.options(workload)
+    elif workload.name == "micro_tiling_matmul":
+        yield from micro_choice.options(workload)
+    else:
+        for step in steps.TILES:
+            yield from steps.options(workload, step)
+
+
+def case_of(workload: Any, rows: Iterable[Mapping[str, Any]] = ()) -> Case:
     """A case with its times."""
     us = {tile_key(row["variant"], row["tile"]): row["us"] for row in rows if "variant" in row and "us" in row}
-    if workload.name == "matmul_fused":
-        options = tuple(fused_tiles.options(workload))
-    else:
-        options = tuple(option for step in steps.TILES for option in steps.options(workload, step))
-    made = [fit_products.work_of(workload, option.variant, option.tile) for option in options]
-    known = {tile_key(option.variant, option.tile) for option in options}
-    return Case(
-        file,
-        f"{workload.name} {workload.sizes} {workload.options}",
-        workload.name,
-        workload,
-        np.array([fit_products.copied_us(workload, option.variant) for option in options]),
-        options,
-        tuple(m[0] for m in made if m),
-        tuple(m[1] for m in made if m),
-        {key: time for key, time in us.items() if key in known},
-    )
+    options = tuple(options_of(workload))
+    known = {tile_key(option.variant, option.tile) for option in options} if us else ()
+    return Case(workload, options, {key: time for key, time in us.items() if key in known})
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Case]]:
-    """The first line of a file, and its cases of the kernels."""
+    """The first line of a file, and its cases of the kernels that have programs in common."""
     head, values = choice_files.read(path)
-    facts = facts_of(find_gpu(head["gpu"]))
-    cases = [
-        case_of(path.name, registry.get(v["kernel"])(**v["sizes"], **v["options"]).on(facts), v["rows"])
-        for v in values
-        if v["kernel"] in KERNELS
-    ]
+    facts, kernels = facts_of(find_gpu(head["gpu"])), {group.kernel for group in GROUPS}
+    made = (registry.get(v["kernel"])(**v["sizes"], **v["options"]) if v["kernel"] in kernels else None for v in values)
+    cases = [case_of(w.on(facts), v["rows"]) for w, v in zip(made, values, strict=True) if w is not None]
     return head, [case for case in cases if case.us]
 
 
-def of_grid(kernel: str, facts: DeviceFacts, seeds: Sequence[int]) -> list[Case]:
-    """The products of the grids of these seeds, which have no times."""
-    found = ((seed, shape.workload) for seed in seeds for shape in grid(seed).shapes)
-    return [case_of(str(seed), w.on(facts), ()) for seed, w in found if w.name == kernel and w.layout == "tn"]
+def of_grid(group: Group, facts: DeviceFacts, measured: Sequence[Case] = ()) -> list[Case]:
+    """The products of the grid, with the times of those of which several tiles were measured, in this type or one alike."""
+    times: dict[Any, dict[Any, float]] = {}
+    for case in measured:
+        for key in keys_of_exceptions(case.workload) if belongs(case.workload, group) else ():
+            times.setdefault(key, {}).update(case.us)
+    found = [case_of(shape.workload.on(facts)) for shape in grid(0).shapes if belongs(shape.workload, group)]
+    of_cases = [times.get(next(iter(keys_of_exceptions(case.workload))), {}) for case in found]
+    return [replace(case, us=us) if len(us) >= FEW else case for case, us in zip(found, of_cases, strict=True)]
 
 
-class Choices:
-    """For each case and each set of programs of an option, the option with the smallest prediction, and its time."""
+def belongs(w: Any, group: Group) -> bool:
+    """Whether the programs of a group are for a product."""
+    single = getattr(w, "layout", "tn") == "tn" and getattr(w, "batch", 1) == 1
+    return bool(w.name == group.kernel and dtype_of(w) in group.dtypes and single)
 
-    _found: ClassVar[tuple[Any, dict[int, Any]]] = (None, {})
 
-    def __init__(self, cases: Sequence[Case], rates: Mapping[str, StreamRates]) -> None:
-        self.cases = list(cases)
-        found = [self._known(case, rates) for case in cases]
-        self.bundles = sorted({bundle for of_case, _ in found for bundle in near(of_case)})
-        self.programs = sorted({program for bundle in self.bundles for program in bundle})
-        at = {bundle: i for i, bundle in enumerate(self.bundles)}
-        shape = len(cases), len(self.bundles)
-        self.predicted, self.us = np.full(shape, np.inf), np.full(shape, np.inf)
-        for row, (of_case, _) in enumerate(found):
-            for bundle in self.bundles:
-                predicted, us = of_case.get(bundle, (np.inf, np.inf))
-                self.predicted[row, at[bundle]], self.us[row, at[bundle]] = predicted, us
-        self.best = np.array([best for _, best in found])
-        self.kernels = np.array([bundle[0].split()[0] for bundle in self.bundles])
-        self.needed = np.array([[program in bundle for program in self.programs] for bundle in self.bundles])
+def others(group: Group, facts: DeviceFacts, count: int) -> list[Case]:
+    """Random products, of sizes as those of the grid, and every layer of models with every number of tokens, at random."""
+    generator = random.Random(f"programs {group.kernel} {group.dtypes}")
+    kernel, of = registry.get(group.kernel), group.multiple
+    options = {"dtype": group.dtypes[0]} if "dtype" in kernel.fields() else {}
+    low, high = map(math.log, SIDES)
+    sizes = []
+    for _ in range(2 * count // 3):
+        m, n, k = (round(math.exp(generator.uniform(low, high))) for _ in range(3))
+        sizes.append((m, -(-n // of) * of, -(-k // of) * of))
+    of_models = [(tokens, n, k) for tokens in TOKENS for model in DIMENSIONS.values() for n, k in layers(model)]
+    found = []
+    for m, n, k in (*sizes, *generator.sample(of_models, min(len(of_models), count - len(sizes)))):
+        try:
+            found.append(case_of(kernel(m=m, n=n, k=k, **options).on(facts)))
+        except UsageError:  # sizes that it does not take
+            continue
+    return found
 
-        self.fastest = self.predicted.argmin(1)
-        self.rows = np.arange(len(self.cases))
-        groups: dict[tuple[str, str], list[int]] = {}
+
+def program_of(option: Option) -> str:
+    """The program of the product, without that of copies."""
+    return next(name for name in option.programs if not name.startswith(COPIES))
+
+
+class Times:
+    """For each case and each program, the option with the smallest prediction, and its time.
+
+    Attributes:
+        programs: their names. predicted, us: of each case with each program; infinite without an option. best: of each case.
+        refused: where another program is compiled, with the margins. cost: what a case contributes if it takes a program.
+    """
+
+    def __init__(self, of_grid: Sequence[Case], others: Sequence[Case], measured: Sequence[Case]) -> None:
+        self.cases = [*of_grid, *others, *measured]
+        groups = (len(of_grid), 1.0), (len(others), OTHERS_WEIGHT), (len(measured), 1.0)
+        self.weights = np.concatenate([np.full(count, weight / max(1, count)) for count, weight in groups])
+        self.grid = np.arange(len(self.cases)) < len(of_grid)
+        self.measured = np.arange(len(self.cases)) >= len(of_grid) + len(others)
+        steps_of = {program_of(o): o.variant for case in self.cases for o in case.options}
+        self.programs = sorted(steps_of)
+        self.at = {name: i for i, name in enumerate(self.programs)}
+        self.of_step = np.array([steps_of[name] for name in self.programs])
+        self.predicted = np.full((len(self.cases), len(self.programs)), np.inf)
+        self.us = np.full_like(self.predicted, np.inf)
+        self.best = np.empty(len(self.cases))
         for row, case in enumerate(self.cases):
-            if not case.us:
-                groups.setdefault((case.file, case.workload.dtype), []).append(row)
-        self.grids = [np.array(rows) for rows in groups.values()]
-        self.measured = np.array([bool(case.us) for case in self.cases])
+            self._enter(row, case)
+        self.with_margins(0.0)
 
-    @classmethod
-    def _known(cls, case: Case, rates: Mapping[str, StreamRates]) -> Any:
-        """What ``_of`` returns, which takes 10 ms of a case, computed once for the rates of all cases."""
-        if cls._found[0] is not rates:
-            cls._found = rates, {}
-        found = cls._found[1]
-        if id(case) not in found:
-            found[id(case)] = case, cls._of(case, rates)  # the case, so that no other one has its id
-        return found[id(case)][1]
-
-    @staticmethod
-    def _of(case: Case, rates: Mapping[str, StreamRates]) -> tuple[dict[tuple[str, ...], tuple[float, float]], float]:
-        predicted = predictions(case, rates)
-        keys = [tile_key(option.variant, option.tile) for option in case.options]
-        best = min(case.us.values(), default=math.inf)
-        logs: dict[str, list[float]] = {name: [] for name in MODELS}
-        for key, name, value in zip(keys, case.models, predicted, strict=True):
-            if key in case.us and case.us[key] < NEAR * best:
-                logs[name].append(math.log(case.us[key] / value))
-        every = [value for of_model in logs.values() for value in of_model]
+    def _enter(self, row: int, case: Case) -> None:
+        logs: dict[str, list[float]] = {}
+        best = case.best_us if case.us else math.inf
+        for option in case.options if case.us else ():
+            us = case.us.get(tile_key(option.variant, option.tile), math.inf)
+            if us < NEAR * best:
+                logs.setdefault(option.variant, []).append(math.log(us / option.predicted_us))
+        every = [value for of_variant in logs.values() for value in of_variant]
         middle = float(np.median(every)) if every else 0.0
-        factors = {name: math.exp(float(np.median([*of_model, middle]))) for name, of_model in logs.items()}
-        found: dict[tuple[str, ...], tuple[float, float]] = {}
-        for option, key, name, value in zip(case.options, keys, case.models, predicted, strict=True):
-            if option.programs not in found or value < found[option.programs][0]:
-                found[option.programs] = float(value), case.us.get(key, float(value) * factors[name])
-        return found, best if case.us else min(us for _, us in found.values())
+        for option in case.options:
+            at = row, self.at[program_of(option)]
+            if option.predicted_us < self.predicted[at]:
+                factor = math.exp(float(np.median([*logs.get(option.variant, ()), middle]))) if every else 1.0
+                self.predicted[at] = option.predicted_us
+                key = tile_key(option.variant, option.tile) if case.us else None
+                self.us[at] = case.us.get(key, option.predicted_us * factor)
+        if case.us and self.grid[row]:  # the measured exceptions decide
+            self.us[row] = np.inf
+            for option in case.options:
+                at, us = (row, self.at[program_of(option)]), case.us.get(tile_key(option.variant, option.tile), math.inf)
+                self.us[at] = min(self.us[at], us)
+            self.predicted[row] = self.us[row]
+        self.best[row] = best if case.us else self.us[row].min()
 
-    def taken(self, programs: Iterable[int], margin: float, margin_us: float = math.inf) -> Any:
-        """The bundle of each case that the choice takes with these programs."""
-        within = np.zeros(len(self.programs), bool)
-        within[list(programs)] = True
-        shared = np.flatnonzero(~(self.needed & ~within).any(1))
-        if not len(shared):
-            return self.fastest
-        best = shared[self.predicted[:, shared].argmin(1)]
-        us, least_us = self.predicted[self.rows, best], self.predicted[self.rows, self.fastest]
-        alike = np.where(self.kernels == self.kernels[best][:, None], self.predicted, np.inf).argmin(1)
-        best = np.where(self.predicted[self.rows, alike] + margin_us < us, alike, best)
-        return np.where(us <= least_us * (1 + margin), best, self.fastest)
+    def with_margins(self, margin: float, margin_us: float = math.inf) -> Times:
+        """The same object with ``refused`` and ``cost`` for these margins."""
+        rows, fastest = np.arange(len(self.cases)), self.predicted.argmin(1)
+        beyond = self.predicted > self.predicted[rows, fastest][:, None] * (1 + margin)
+        alike = np.empty(self.predicted.shape, int)  # the fastest program of the same step
+        for step in set(self.of_step):
+            own = np.where(self.of_step == step, self.predicted, np.inf)
+            alike[:, self.of_step == step] = own.argmin(1)[:, None]
+        slower = np.take_along_axis(self.predicted, alike, 1) + margin_us < self.predicted
+        self.refused = beyond | slower
+        self.taken = np.where(beyond, fastest[:, None], np.where(slower, alike, np.arange(len(self.programs))))
+        self.losses = np.maximum(np.take_along_axis(self.us, self.taken, 1) / self.best[:, None] - 1, 0)
+        special = self.refused * np.where(self.grid, UNCOVERED, np.where(self.measured, 0.0, SPECIAL))[:, None]
+        self.cost = (self.losses + special) * self.weights[:, None]
+        return self
 
-    def regrets(self, programs: Iterable[int], margin: float, margin_us: float = math.inf) -> Any:
-        """The regret of each case."""
-        return np.maximum(self.us[self.rows, self.taken(programs, margin, margin_us)] / self.best - 1, 0)
+    def fewest(self) -> list[int]:
+        """As few programs as were found of which one is taken in each case of the grid."""
+        covers = ~self.refused[self.grid] & np.isfinite(self.predicted[self.grid])
+        rng = np.random.default_rng(0)
+        best: list[int] = []
+        for attempt in range(COVERS):
+            left, found = np.ones(len(covers), bool), []
+            while left.any():
+                gains = covers[left].sum(0) + rng.random(covers.shape[1]) * (1.5 if attempt else 0.5)
+                found.append(int(gains.argmax()))
+                left &= ~covers[:, found[-1]]
+            for program in list(found):
+                rest = [other for other in found if other != program]
+                if rest and covers[:, rest].any(1).all():
+                    found = rest
+            if not best or len(found) < len(best):
+                best = found
+        return best
 
-    def most_needed(self, programs: Iterable[int], margin: float, margin_us: float = math.inf) -> int:
-        """The most programs that a type in a grid needs."""
-        taken = self.taken(programs, margin, margin_us)
-        return max(int(self.needed[taken[rows]].any(0).sum()) for rows in self.grids)
+    def chosen(self, programs: Sequence[int]) -> Any:
+        """The program that each case takes of these: the one with the smallest prediction."""
+        return np.array(programs)[self.predicted[:, programs].argmin(1)]
 
-    def cost(self, programs: Iterable[int], margin: float, limit: int) -> float:
-        """What the search reduces."""
-        taken = self.taken(programs, margin)
-        regrets = np.maximum(self.us[self.rows, taken] / self.best - 1, 0)
-        above = [max(0, int(self.needed[taken[rows]].any(0).sum()) - limit) for rows in self.grids]
-        of_grid = regrets[~self.measured].mean() if self.grids else 0.0
-        return float(regrets[self.measured].mean() + GRID_WEIGHT * of_grid + EXCESS * np.mean(above or [0]))
-
-    def search(self, size: int, margin: float, limit: int) -> frozenset[int]:
-        """A set of at most ``size`` programs with a small cost."""
-        rng = np.random.default_rng(size)
-        found: frozenset[int] = frozenset()
-        least = self.cost(found, margin, limit)
-        for _ in range(STEPS):
-            kind, added = rng.random(), frozenset({int(rng.integers(len(self.programs)))})
-            omitted = frozenset({int(rng.choice(sorted(found)))}) if found else frozenset()
-            tried = found - omitted | added if kind < 0.6 else found | added if kind < 0.8 else found - omitted
-            if len(tried) <= size and (cost := self.cost(tried, margin, limit)) <= least:
-                found, least = tried, cost
+    def search(self, size: int, begin: Sequence[int] = ()) -> list[int]:
+        """``size`` programs with small costs, from those of ``begin`` on."""
+        found = list(begin)
+        while len(found) < min(size, len(self.programs)):
+            found.append(int(self._with_each(found).argmin()))
+        improved = True
+        while improved:
+            improved = False
+            for i in range(len(found)):
+                rest = found[:i] + found[i + 1 :]
+                costs = self._with_each(rest)
+                best = int(costs.argmin())
+                if costs[best] < costs[found[i]] - 1e-9:
+                    found[i], improved = best, True
         return found
 
+    def _with_each(self, programs: Sequence[int]) -> Any:
+        """The cost of these programs with each of the others."""
+        if not programs:
+            return np.where(np.isfinite(self.predicted), self.cost, self.weights[:, None] * (1 + UNCOVERED)).sum(0)
+        rows, chosen = np.arange(len(self.cases)), self.chosen(programs)
+        faster = self.predicted < self.predicted[rows, chosen][:, None]
+        return np.where(faster, self.cost, self.cost[rows, chosen][:, None]).sum(0)
 
-def near(of_case: Mapping[tuple[str, ...], tuple[float, float]]) -> list[tuple[str, ...]]:
-    """The programs that the choice can take in a case: within the largest margin of the smallest prediction."""
-    least = min(predicted for predicted, _ in of_case.values())
-    return [bundle for bundle, (predicted, _) in of_case.items() if predicted <= least * (1 + max(MARGINS))]
-
-
-def predictions(case: Case, rates: Mapping[str, StreamRates]) -> Any:
-    """The predicted times of the options of a case."""
-    found = np.empty(len(case.options))
-    for name in set(case.models):
-        at = np.flatnonzero([model == name for model in case.models])
-        found[at] = stream_model.predicted_us(rates[name], fit_products.arrays([case.works[i] for i in at]), 1.0)
-    return found + case.beside
+    def losses_of(self, programs: Sequence[int]) -> Any:
+        """The loss of each case that takes one of these programs, or another one beyond the margins."""
+        return self.losses[np.arange(len(self.cases)), self.chosen(programs)]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Programs, what the grid needs with them for a type, and the mean regrets of the measured cases and of the grid."""
+    """A set of programs, and what follows from it."""
 
-    shared: SharedPrograms
-    needed: int
-    regret: float
-    of_grid: float
-
-    @property
-    def weighted(self) -> float:
-        """The regret that decides."""
-        return self.regret + GRID_WEIGHT * self.of_grid
+    margin: float
+    programs: tuple[str, ...]
+    row: tuple[str, ...]
 
 
-def searched(
-    cases: Sequence[Case], grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], limit: int
-) -> list[Found]:
-    """The sets of programs that the search finds, for each size and margin."""
-    choices = Choices([*cases, *grid_cases], rates)
+def searched(times: Times, group: Group, margin: float, limit: int) -> Found:
+    """The set of programs for a margin: the fewest that are enough for the grid, or as many as the limit allows."""
+    times.with_margins(margin, group.margin_us)
+    fewest = times.fewest()
+    copies = any(len(option.programs) > 1 for case in times.cases for option in case.options)
+    found = times.search(max(len(fewest), limit - copies), fewest)
+    losses = times.losses_of(found)
+    of_grid, other = losses[times.grid], losses[~times.grid & ~times.measured]
+    row = [f"{margin:.0%}", str(len(fewest) + copies), str(len(found) + copies)]
+    row += [f"{of_grid.mean():.1%}", f"{of_grid.max():.1%}", f"{other.mean():.1%}"]
+    row += [f"{losses[times.measured].mean():.1%}" if times.measured.any() else ""]
+    return Found(margin, tuple(sorted(times.programs[i] for i in found)), tuple(row))
+
+
+def taken(case: Case, shared: SharedPrograms, excepted: Mapping[Any, Any]) -> Option:
+    """What the choice takes."""
+    for exception in map(excepted.get, keys_of_exceptions(case.workload)):
+        for option in case.options if exception else ():
+            if (option.variant, dict(option.tile)) == (exception["variant"], exception["tile"]):
+                return option
+    return shared.best(case.options)
+
+
+def needed(cases: Sequence[Case], shared: SharedPrograms, excepted: Mapping[Any, Any]) -> dict[str, int]:
+    """The programs that the cases of each type need."""
+    found: dict[str, set[str]] = {}
+    for case in cases:
+        found.setdefault(dtype_of(case.workload), set()).update(taken(case, shared, excepted).programs)
+    return {dtype: len(names) for dtype, names in found.items()}
+
+
+def regrets(times: Times, shared: SharedPrograms, excepted: Mapping[Any, Any]) -> Any:
+    """The regret of each measured case."""
     found = []
-    for size, margin in itertools.product(SIZES, MARGINS):
-        programs = choices.search(size, margin, limit)
-        regret = choices.regrets(programs, margin)
-        means = float(regret[choices.measured].mean()), float(regret[~choices.measured].mean())
-        shared = SharedPrograms(frozenset(choices.programs[i] for i in programs), margin)
-        found.append(Found(shared, choices.most_needed(programs, margin), *means))
+    for row in np.flatnonzero(times.measured):
+        case = times.cases[row]
+        option = taken(case, shared, excepted)
+        us = case.us.get(tile_key(option.variant, option.tile), times.us[row, times.at[program_of(option)]])
+        found.append(max(0.0, us / case.best_us - 1))
+    return np.array(found)
+
+
+def exceptions(times: Times, shared: SharedPrograms) -> dict[Any, dict[str, Any]]:
+    """The measured cases in which the choice is slower than the fastest measured tile, by the latest file with each."""
+    found: dict[Any, dict[str, Any]] = {}
+    measured = [times.cases[row] for row in np.flatnonzero(times.measured)]
+    for case, regret in zip(measured, regrets(times, shared, {}), strict=True):
+        w = case.workload
+        if getattr(w, "layout", "tn") != "tn" or getattr(w, "batch", 1) > 1:
+            continue
+        key = next(iter(keys_of_exceptions(w)))
+        found.pop(key, None)
+        if regret > EXCEPTION:
+            timed = ((case.us.get(tile_key(o.variant, o.tile), math.inf), shared.has(o), o) for o in case.options)
+            margin = 1 + shared.margin
+            best = min(((us if has else us * margin, o) for us, has, o in timed), key=lambda one: one[0])[1]
+            us = case.us[tile_key(best.variant, best.tile)]
+            if us * (1 + EXCEPTION) < (1 + regret) * case.best_us:
+                sizes = {name: getattr(w, name) for name in ("m", "n", "k")}
+                tile = {"variant": best.variant, "tile": dict(best.tile), "us": us}
+                found[key] = {"kernel": w.name, **sizes, "dtype": dtype_of(w), **tile}
     return found
 
 
-def best(found: Sequence[Found], limit: int) -> Found:
-    """The least regret with at most ``limit`` programs, or, where there is none, the fewest programs."""
-    within = [each for each in found if each.needed <= limit]
-    if within:
-        return min(within, key=lambda each: (each.weighted, each.needed))
-    return min(found, key=lambda each: (each.needed, each.weighted))
-
-
-def with_programs_of(kernel: str, step: str, cases: Sequence[Case]) -> SharedPrograms:
-    """The programs of the file, and all of a step that cases may take."""
-    known = product_programs().shared[kernel]
-    every = {program for case in cases for option in case.options for program in option.programs}
-    added = {each for each in every if each.split()[0] == step}
-    return SharedPrograms(known.programs | added, known.margin)
-
-
-def needed(grid_cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> int:
-    """The most programs that the cases of a type in a grid need."""
-    choices = Choices(grid_cases, rates)
-    programs = [i for i, p in enumerate(choices.programs) if p in shared.programs]
-    return choices.most_needed(programs, shared.margin, shared.margin_us)
-
-
-def regrets(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> Any:
-    """The regret of each case with these programs."""
-    choices = Choices(cases, rates)
-    programs = [i for i, p in enumerate(choices.programs) if p in shared.programs]
-    return choices.regrets(programs, shared.margin, shared.margin_us)
-
-
-def held_out(
-    rows: Sequence[Any], cases: Sequence[Case], grid_cases: Sequence[Case], folds: int, limit: int
-) -> tuple[Any, Any]:
-    """The regrets by a fit and a search without the cases of the same sizes; with the shared programs, and with all."""
-    sizes = sorted({case.sizes for case in cases})
-    shared, every = [], []
-    for fold in range(folds):
-        out = set(sizes[fold::folds])
-        rates = fit_products.best_of([row for row in rows if row.case[2] not in out], 1, 20000).models
-        kept, rest = ([case for case in cases if (case.sizes in out) == left] for left in (False, True))
-        found = best(searched(kept, grid_cases, rates, limit), limit)
-        shared.append(regrets(rest, rates, found.shared))
-        every.append(regrets(rest, rates, SharedPrograms()))
-    return np.concatenate(shared), np.concatenate(every)
-
-
-def exceptions(cases: Sequence[Case], rates: Mapping[str, StreamRates], shared: SharedPrograms) -> list[dict[str, Any]]:
-    """The measured cases in which the choice is slower than the fastest measured tile, by the latest file with each."""
-    found: dict[str, dict[str, Any]] = {}
-    for case, regret in zip(cases, regrets(cases, rates, shared), strict=True):
-        w = case.workload
-        key = min(case.us, key=lambda each: case.us[each])
-        fastest = next(o for o in case.options if tile_key(o.variant, o.tile) == key)
-        if w.layout != "tn" or getattr(w, "batch", 1) > 1:
-            continue
-        found.pop(case.sizes, None)
-        if regret > EXCEPTION:
-            sizes = {name: getattr(w, name) for name in ("m", "n", "k")}
-            tile = {"variant": fastest.variant, "tile": dict(fastest.tile)}
-            found[case.sizes] = {"kernel": w.name, **sizes, "dtype": w.dtype, **tile, "us": case.best_us}
-    return list(found.values())
-
-
-def with_exceptions(cases: Sequence[Case], found: Any, excepted: Sequence[Mapping[str, Any]]) -> Any:
-    """The regrets of cases after the exceptions."""
-    by_sizes = {tuple(e[k] for k in ("kernel", "m", "n", "k", "dtype")): e for e in excepted}
-    result = np.array(found)
-    for i, case in enumerate(cases):
-        w = case.workload
-        exception = next(filter(None, map(by_sizes.get, keys_of_exceptions(w))), None)
-        if exception and (us := case.us.get(tile_key(exception["variant"], exception["tile"]))) is not None:
-            result[i] = us / case.best_us - 1
-    return result
+def chosen_for(group: Group, measured: Sequence[Case], facts: DeviceFacts, limit: int) -> tuple[dict[str, Any], list[Any]]:
+    """What the file has for a group, and its exceptions; prints the sets for all margins."""
+    on_grid = of_grid(group, facts, measured)
+    times = Times(on_grid, others(group, facts, OTHERS), [case for case in measured if belongs(case.workload, group)])
+    sets = [searched(times, group, margin, limit) for margin in MARGINS]
+    enough = [each for each in sets if int(each.row[1]) <= limit]
+    best = (enough or sets[-1:])[0]
+    shared = SharedPrograms(frozenset(best.programs), best.margin, group.margin_us)
+    excepted = exceptions(times, shared)
+    print(f"\n{group.kernel} {', '.join(group.dtypes)}: {len(times.programs)} programs; a margin of {best.margin:.0%} is taken")
+    headers = ["margin", "for the grid", "in the set", "mean loss", "largest", "of others", "regret"]
+    print(tabulate([each.row for each in sets], headers, disable_numparse=True))
+    for name, of in (("by the margins", {}), ("with exceptions", excepted)):
+        counts = ", ".join(f"{count} of {dtype}" for dtype, count in needed(on_grid, shared, of).items())
+        print(f"{name}: the grid takes {counts}")
+        if times.measured.any():
+            print(summary(f"  {len(of)} exceptions", regrets(times, shared, of)))
+    value: dict[str, Any] = {"kernel": group.kernel, "dtypes": list(group.dtypes), "margin": best.margin}
+    if math.isfinite(group.margin_us):
+        value["margin_us"] = group.margin_us
+    return {**value, "programs": sorted(shared.programs)}, list(excepted.values())
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
-    parser.add_argument("--limit", type=int, metavar="N", help="let the grid need at most N programs for a type")
-    parser.add_argument("--folds", type=int, default=0, metavar="N", help="also search N times without a part of the cases")
+    parser.add_argument("--limit", type=int, default=12, metavar="N", help="the programs that the grid should need for a type")
+    parser.add_argument("--kernel", help="choose those of this kernel alone, and keep those of the others")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
-    parser.add_argument("--add", metavar="STEP", help="add all programs of a step, such as step16, to the present set")
-    parser.add_argument("--kernel", choices=KERNELS, help="choose those of this kernel alone, and keep those of the other one")
     given = parser.parse_args(arguments)
     try:
         files = [read(path) for path in given.times]
-        rows = [row for path in given.times for row in fit_products.read(path)[1]]
-        rates = fitted_products()
         facts = facts_of(find_gpu(files[0][0]["gpu"]))
-        written: dict[str, Any] = {
-            "written_by": "scripts/choose_programs.py",
-            "measured_on": {k: files[0][0][k] for k in ("gpu", "driver", "nvrtc") if k in files[0][0]},
-            "kernels": {},
-            "exceptions": [],
-        }
-        kept = json.loads(FILE.read_text(encoding="utf-8")) if given.kernel else {"exceptions": ()}
-        for kernel in KERNELS:
-            if given.kernel not in (None, kernel):
-                written["kernels"][kernel] = kept["kernels"][kernel]
-                written["exceptions"] += [each for each in kept["exceptions"] if each["kernel"] == kernel]
+        measured = [case for _, of_file in files for case in of_file]
+        kept = json.loads(FILE.read_text(encoding="utf-8"))
+        origin = {k: files[0][0][k] for k in ("gpu", "driver", "nvrtc") if k in files[0][0]}
+        written: dict[str, Any] = {"written_by": "scripts/choose_programs.py", "measured_on": origin}
+        written |= {"shared": [], "exceptions": []}
+        for group in GROUPS:
+            if given.kernel not in (None, group.kernel):
+                mine = {name: [v for v in kept[name] if v["kernel"] == group.kernel] for name in ("shared", "exceptions")}
+                written["shared"] += [value for value in mine["shared"] if value["dtypes"] == list(group.dtypes)]
+                written["exceptions"] += [value for value in mine["exceptions"] if value["dtype"] in group.dtypes]
                 continue
-            cases = [case for _, of_file in files for case in of_file if case.kernel == kernel]
-            limit = given.limit or KERNELS[kernel]
-            on_grid, unseen = of_grid(kernel, facts, SEEDS), of_grid(kernel, facts, UNSEEN)
-            every = regrets(cases, rates, SharedPrograms())
-            sets = [] if given.add else searched(cases, on_grid, rates, limit)
-            shared = with_programs_of(kernel, given.add, [*cases, *on_grid]) if given.add else best(sets, limit).shared
-            shared = replace(shared, margin_us=MARGINS_US[kernel])
-            for each in sets:
-                print(f"  {len(each.shared.programs)} programs, margin {each.shared.margin:.0%}: ", end="")
-                print(f"the grid needs at most {each.needed} for a type,", end=" ")
-                print(f"mean regret {each.regret:.1%}, of the grid by predictions {each.of_grid:.1%}")
-            print(f"{kernel}: {len(shared.programs)} programs, margin {shared.margin:.0%}; the grid needs at most", end=" ")
-            print(f"{needed(on_grid, rates, shared)} for a type, of other seeds {needed(unseen, rates, shared)}", end=" ")
-            print(f"(without a set {needed([*on_grid, *unseen], rates, SharedPrograms())})")
-            found = regrets(cases, rates, shared)
-            excepted = exceptions(cases, rates, shared)
-            print(summary("  all programs", every))
-            print(summary("  shared programs", found))
-            print(summary(f"  with {len(excepted)} exceptions", with_exceptions(cases, found, excepted)))
-            if given.folds > 1:
-                out, others = held_out(rows, cases, on_grid, given.folds, limit)
-                print(summary(f"  all programs, without the case in the fit ({given.folds} folds)", others))
-                print(summary("  shared programs, without the case in fit and search", out))
-            margin_us = {"margin_us": shared.margin_us} if math.isfinite(shared.margin_us) else {}
-            written["kernels"][kernel] = {"margin": shared.margin, **margin_us, "programs": sorted(shared.programs)}
+            shared, excepted = chosen_for(group, measured, facts, given.limit)
+            written["shared"].append(shared)
             written["exceptions"] += excepted
     except (PtxkitError, OSError, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ptxkit import Launch, Tile
 from ptxkit.bench.shapes.grid import grid
-from ptxkit.kernels.gemm import fused_tiles, programs, steps, wgmma_tiles
+from ptxkit.compiler.paths import kernels_dir
+from ptxkit.kernels.gemm import fused_tiles, micro_choice, programs, steps, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
-from ptxkit.kernels.gemm.programs import Option, SharedPrograms
-from ptxkit.kernels.measured import fitted_products
+from ptxkit.kernels.gemm.micro_tiles import micro_tile
+from ptxkit.kernels.gemm.programs import Option, SharedPrograms, product_programs
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload.choice import choose
@@ -50,14 +52,42 @@ def test_without_a_shared_program_the_fastest_is_taken():
     assert SharedPrograms(frozenset({"copies"}), 0.5).best(options).predicted_us == 2.0
 
 
-def test_the_grid_needs_few_programs():
-    """38 products of bf16 need 32 if each takes the program that is predicted to be the fastest."""
+MOST = {"bf16": 24, "f16": 24, "f32": 18, "e4m3": 13, "s8": 12, "tf32": 15}
+"""Programs that a type needs. 38 products of bf16 need 32 if each takes the program that is predicted to be the fastest."""
+
+
+@pytest.mark.parametrize("dtype", MOST)
+def test_the_grid_needs_few_programs(dtype):
     found = {
         repr(program)
-        for shape in grid(0).of_families(["product_bf16"]).shapes
+        for shape in grid(0).of_families([f"product_{dtype}"]).shapes
         for program in choose(shape.workload.on(H200), target=SM_90A).chosen.resolved.programs
     }
-    assert len(found) <= 24
+    assert len(found) <= MOST[dtype]
+
+
+def test_programs_are_named_by_the_templates_that_are_compiled_together():
+    launches = [
+        Launch("copy", 1, 32, (), template=("float",), source="copy.cu"),
+        Launch("clear", 1, 32, (), options=("-O1",)),
+        Launch("product", 1, 32, (), template=(16, 2), options=("-O1",)),
+        Launch("sum", 1, 32, (), template=(16,), options=("-O1",)),
+    ]
+    assert programs.of_launches(launches) == ("copy<float>", "product<16, 2> + sum<16>")
+
+
+def test_the_program_of_copies_is_shared_by_all_sizes():
+    shared = SharedPrograms(frozenset({"product"}), 0.1)
+    assert shared.has(option(1.0, "product", "align_rows<float>"))
+    assert not shared.has(option(1.0, "special", "align_rows"))
+
+
+def test_a_type_without_a_set_takes_those_of_all_types_of_its_kernel():
+    sets = {("matmul_fused", "e4m3"): SharedPrograms(frozenset("ab")), ("matmul_fused", "s8"): SharedPrograms(frozenset("bc"))}
+    read = programs.ProductPrograms("", sets, {})
+    assert read.of_product(MatmulFused(dtype="bf16")).programs == frozenset("abc")
+    assert read.of_product(MatmulFused(dtype="s8")).programs == frozenset("bc")
+    assert not read.of_product(MatmulWgmma(dtype="bf16")).programs
 
 
 @pytest.mark.parametrize(("sizes", "block"), [((3001, 3001, 3001), (128, 192)), ((4096, 4099, 4096), (256, 128))])
@@ -68,7 +98,7 @@ def test_large_unaligned_products_take_no_small_tile_of_another_size(sizes, bloc
 
 
 def exceptions():
-    return sorted(programs.product_programs().exceptions.items())
+    return sorted(e for e in programs.product_programs().exceptions.items() if e[0][0] in KERNELS)
 
 
 @pytest.mark.parametrize(("key", "taken"), exceptions()[::5], ids=str)
@@ -121,20 +151,37 @@ def test_slow_stores_are_predicted_to_take_longer(dtype, n, tile):
     assert fused_tiles.stream_work(w, t).ends > wgmma_tiles.stream_work(fused_tiles.alike(w), t).ends
 
 
-def test_the_programs_of_the_file_have_declared_tiles():
+@pytest.mark.parametrize("key", sorted(key for key in product_programs().shared if key[0] in KERNELS), ids=" ".join)
+def test_the_programs_of_the_file_have_declared_tiles(key):
     """So that a renamed parameter, or a value that was removed, does not leave programs that no tile has."""
-    for kernel, shared in programs.product_programs().shared.items():
-        variants = KERNELS[kernel].variants()
-        for name in shared.programs - {programs.COPIES}:
-            of, *values = name.split()
-            (space, names), *_ = (
-                (variants[variant].tile, names)
-                for variant, (template, names) in programs.TEMPLATES.items()
-                if template == of and variant in variants
-            )
-            tile = dict(value.split("=") for value in values)
-            assert set(tile) - {"PAIRS", "STAGED", "STORES"} == set(names)
-            assert all(int(tile[parameter]) in space[parameter] for parameter in names), name
+    variants = KERNELS[key[0]].variants()
+    for name in product_programs().shared[key].programs:
+        of, *values = name.split()
+        (space, names), *_ = (
+            (variants[variant].tile, names)
+            for variant, (template, names) in programs.TEMPLATES.items()
+            if template == of and variant in variants
+        )
+        tile = dict(value.split("=") for value in values)
+        assert set(tile) - {"PAIRS", "STAGED", "STORES"} == set(names)
+        assert all(int(tile[parameter]) in space[parameter] for parameter in names), name
+
+
+def test_the_programs_of_f32_in_the_file_have_tiles_of_the_choice():
+    known = (*micro_choice.CHAIN, *micro_choice.CLUSTERS, *micro_choice.PARTIAL)
+    tiles = {str(micro_tile(Tile({**t, "GROUP": 8}))) for t in known}
+    sources = "".join(path.read_text(encoding="utf-8") for path in kernels_dir().glob("micro_tiling_*.cu"))
+    for name in product_programs().shared.get(("micro_tiling_matmul", "f32"), SharedPrograms()).programs:
+        for entry in name.split(" + "):
+            kernel, _, template = entry.partition("<")
+            assert f" {kernel}(" in sources
+            values = template.removesuffix(">").split(", ")
+            if kernel == "matmul_few_rows":
+                assert (int(values[0]), int(values[3])) in micro_choice.ROWS, name
+            elif kernel == "matmul_few_columns":
+                assert (int(values[0]), int(values[2]), int(values[3])) in micro_choice.COLUMNS, name
+            else:
+                assert any(template.startswith(tile) for tile in tiles), name
 
 
 @pytest.fixture
@@ -148,35 +195,59 @@ def script(monkeypatch):
     return module
 
 
-def made_cases(script, rates, grid_of=()):
-    """Cases whose times equal the predictions; those of ``grid_of`` without times."""
-    cases = []
-    for mnk in ((5, 4096, 4096), (48, 2304, 2304), (300, 4096, 4096)):
-        empty = script.case_of("made", MatmulWgmma(*mnk).on(H200), ())
-        rows = [
-            {"variant": o.variant, "tile": o.tile, "us": float(us)}
-            for o, us in zip(empty.options, script.predictions(empty, rates), strict=True)
-        ]
-        cases.append(script.case_of("made", empty.workload, rows))
-    return [*cases, *(script.case_of("0", MatmulWgmma(*mnk).on(H200), ()) for mnk in grid_of)]
+def made_case(script, *options, dtype="bf16", us=None):
+    """A case with options of (predicted time, program), whose tile is the number of the option, and measured times of these."""
+    made = tuple(Option("step", {"BM": i}, time, (name,)) for i, (time, name) in enumerate(options))
+    times = {script.tile_key("step", {"BM": i}): time for i, time in enumerate(us or ())}
+    return script.Case(MatmulWgmma(m=64, n=64, k=64, dtype=dtype), made, times)
 
 
-def test_regrets_follow_from_the_programs_and_the_margin(script):
-    choices = script.Choices(made_cases(script, rates := fitted_products()), rates)
-    every = range(len(choices.programs))
-    assert choices.regrets(every, 0.0).max() == pytest.approx(0)
-    assert choices.regrets((), 0.2).max() == pytest.approx(0)  # without shared programs the fastest is taken
-    for program in every:
-        assert choices.regrets({program}, 0.1).max() <= 0.1 + 1e-9
+def names(times, found):
+    return sorted(times.programs[i] for i in found)
 
 
-def test_the_search_finds_programs_for_several_sizes(script, monkeypatch):
-    """Three sizes of the grid, each with another fastest program, by one program within a margin without limits."""
-    monkeypatch.setattr(script, "STEPS", 400)
-    monkeypatch.setattr(script, "EXCESS", 10.0)
-    grid_of = [(5, 4096, 4096), (40, 2304, 2304), (300, 4096, 4096)]
-    choices = script.Choices(made_cases(script, rates := fitted_products(), grid_of), rates)
-    assert choices.most_needed((), 0.0) == 3
-    found = choices.search(2, 10.0, 1)
-    assert choices.most_needed(found, 10.0) == 1
-    assert choices.cost(found, 10.0, 1) < choices.cost((), 10.0, 1)
+def test_a_program_is_found_that_is_nearly_as_fast_in_all_cases(script):
+    cases = [made_case(script, (10.0, "a"), (10.5, "c")), made_case(script, (10.0, "b"), (10.5, "c"))]
+    times = script.Times(cases, (), ())
+    assert names(times, times.with_margins(0.1).fewest()) == ["c"]
+    assert names(times, times.with_margins(0.04).fewest()) == ["a", "b"]
+
+
+def test_another_program_of_the_same_step_that_gains_enough_time_is_needed(script):
+    cases = [made_case(script, (100.0, "a"), (103.0, "c")), made_case(script, (100.0, "b"), (103.0, "c"))]
+    times = script.Times(cases, (), ())
+    assert names(times, times.with_margins(0.1, 4.0).fewest()) == ["c"]
+    assert names(times, times.with_margins(0.1, 2.0).fewest()) == ["a", "b"]
+
+
+def test_of_the_same_number_of_programs_those_with_less_loss_are_found(script):
+    cases = [made_case(script, (10.0, "a"), (10.1, "near"), (10.4, "far")), made_case(script, (10.2, "far"), (10.0, "near"))]
+    times = script.Times(cases, (), ()).with_margins(0.05)
+    assert names(times, times.search(1, [times.at["far"]])) == ["near"]
+    assert times.losses_of([times.at["near"]]).tolist() == pytest.approx([0.01, 0.0])
+
+
+def test_other_products_decide_which_programs_are_added(script):
+    cases = [made_case(script, (10.0, "a"), (20.0, "b"), (20.0, "c"))]
+    others = [made_case(script, (10.0, "b"), (10.9, "c")), made_case(script, (10.0, "b"), (10.9, "c"))]
+    times = script.Times(cases, others, ()).with_margins(0.1)
+    assert names(times, times.search(2, times.fewest())) == ["a", "b"]
+
+
+def test_measured_times_of_the_grid_precede_predictions(script):
+    cases = [made_case(script, (10.0, "a"), (11.0, "b"), us=[11.5, 10.0])]
+    times = script.Times(cases, (), ()).with_margins(0.03)
+    assert names(times, times.fewest()) == ["b"]
+
+
+def test_times_that_were_not_measured_are_corrected_predictions(script):
+    times = script.Times((), (), [made_case(script, (10.0, "a"), (20.0, "b"), us=[12.0])])
+    assert times.us[0, times.at["b"]] == pytest.approx(24.0)
+
+
+@pytest.mark.parametrize(("shared_us", "taken"), [(10.4, 2), (10.6, 1)])
+def test_an_exception_is_the_fastest_measured_tile_or_a_shared_one_within_the_margin(script, shared_us, taken):
+    case = made_case(script, (10.0, "a"), (10.5, "special"), (10.5, "b"), us=[12.0, 10.0, shared_us])
+    times = script.Times((), (), [case])
+    (found,) = script.exceptions(times, SharedPrograms(frozenset("ab"), 0.05)).values()
+    assert found["tile"] == {"BM": taken}

@@ -1,7 +1,8 @@
 """Which of steps 9 to 14 of micro_tiling_matmul computes a product of given sizes, and with which tile.
 
 Each step has a few tiles, all of which were measured on an H200; the parts of k and the strips follow from the size. The tile
-and the step with the shortest time by :mod:`~ptxkit.kernels.gemm.micro_model` are taken.
+and the step with the shortest time by :mod:`~ptxkit.kernels.gemm.micro_model` are taken, or those of a shared program that are
+nearly as fast (:mod:`~ptxkit.kernels.gemm.programs`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from ptxkit import Tile
-from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k
+from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k, programs
 from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
 from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product, partial_usable, shares, stream_usable
+from ptxkit.kernels.gemm.programs import Option
+from ptxkit.kernels.per_device import cached_per_device
 
 
 def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
@@ -144,10 +147,26 @@ def ranked(w: F32Product) -> tuple[tuple[float, str, Tile], ...]:
     return tuple(sorted(found, key=lambda one: one[0]))
 
 
+@cached_per_device
+def options(w: Any) -> tuple[Option, ...]:
+    """The candidates with their programs, the fastest first."""
+    found = ((us, step, t, w.variant(step).launches(w, t)) for us, step, t in ranked(w))
+    return tuple(Option(step, t, us, programs.of_launches(launches)) for us, step, t, launches in found)
+
+
+@cached_per_device
+def taken(w: Any) -> Option | None:
+    """The step and the tile that are taken; None if no step can compute the product."""
+    return programs.chosen(w, options(w)) if options(w) else None
+
+
 def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
-    """The tiles of a step, the one with the shortest predicted time first; then those without a prediction."""
+    """The tiles of a step: that which is taken first, the others by their predicted times, and those without a prediction."""
 
     def choose(w: Any) -> Iterator[Mapping[str, Any]]:
+        first = taken(w)
+        if first is not None and first.variant == step:
+            yield first.tile
         yield from (tile for _, name, tile in ranked(w) if name == step)
         yield from DEFAULTS[step]
 
@@ -165,14 +184,16 @@ DEFAULTS: Mapping[str, tuple[Mapping[str, int], ...]] = {
 
 
 def slower(w: Any, step: str, without: Collection[str] = ()) -> str | None:
-    """Why another of these steps is faster; None for the fastest, and where none is possible.
+    """Why another of these steps is taken; None for that which is, and where none is possible.
 
     Args:
         without: steps that may not be taken.
     """
-    found = [(us, name) for us, name, _ in ranked(w) if name not in without]
-    us, fastest = next(iter(found), (0.0, step))
-    if fastest == step:
+    possible = [option for option in options(w) if option.variant not in without]
+    first = programs.chosen(w, possible) if without and possible else taken(w)
+    if first is None or not possible or first.variant == step:
         return None
-    own = next((f"{of_step:.3g}" for of_step, name in found if name == step), "more")
-    return f"{fastest} is predicted to take {us:.3g} us, {step} {own}"
+    own = next((option.predicted_us for option in possible if option.variant == step), None)
+    if own is None:
+        return f"{first.variant} is predicted to take {first.predicted_us:.3g} us, {step} more"
+    return programs.objection(own, first.variant, first.predicted_us)

@@ -41,8 +41,8 @@ from ptxkit.targets import WARP
 
 NULL = np.uint64(0)
 OPTIONS = ("--ptxas-options=-O1",)
-"""Of the products in steps 9, 11 and 14, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of the launches beside them,
-so that they are in the same program."""
+"""Of the products in steps 9, 11 and 14, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of the launches beside
+them, so that they are in the same program."""
 
 
 def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool = False) -> list[Launch]:

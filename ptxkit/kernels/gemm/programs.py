@@ -1,9 +1,10 @@
-"""Which programs products by wgmma share, and the choice of a step and a tile among them.
+"""Which programs products share, and the choice of a step and a tile among them.
 
 A tile of a step is a template argument of its kernel, while the sizes, leading dimensions, numbers of stages, of parts and of
 sharing CTAs are arguments, so that one program (a cubin) serves many sizes. ``scripts/choose_programs.py`` finds from measured
-times a few programs of each kernel that serve nearly all sizes well, and writes them to ``product_programs.json``. They are
-taken unless another program is predicted to be faster by a margin: a special program is compiled only where it gains as much.
+times and predictions a few programs of each kernel and type that serve nearly all sizes well, and writes them to
+``product_programs.json``. They are taken unless another program is predicted to be faster by a margin: a special program is
+compiled only where it gains as much.
 The margin is a share of the time, and for large products and programs of one step a time.
 
 The same file has the measured exceptions of a GPU: sizes whose choice by the model was slower than the fastest measured tile.
@@ -14,10 +15,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ptxkit import Launch
 
 FILE = Path(__file__).parent / "product_programs.json"
 """Written by ``scripts/choose_programs.py``."""
@@ -45,7 +48,7 @@ TEMPLATES = {
 ALIKE = {"bf16": "f16", "f16": "bf16"}
 """Types whose products take as long: the same tile in both, of 66 that were measured, differs by 1.2% in the median."""
 COPIES = "align_rows"
-"""The program that copies operands which TMA cannot read."""
+"""How the name of the program begins that copies operands which TMA cannot read."""
 
 
 def program(variant: str, tile: Mapping[str, int], **flags: int) -> str:
@@ -57,6 +60,15 @@ def program(variant: str, tile: Mapping[str, int], **flags: int) -> str:
     kernel, names = TEMPLATES[variant]
     values = {**{name: tile[name] for name in names}, **flags}
     return " ".join([kernel, *(f"{name}={value}" for name, value in values.items())])
+
+
+def of_launches(launches: Iterable[Launch]) -> tuple[str, ...]:
+    """The names of the programs of launches: the instances of templates that are compiled together."""
+    found: dict[tuple[object, ...], list[str]] = {}
+    for launch in launches:
+        if launch.template:
+            found.setdefault((launch.source, launch.options), []).append(launch.entry)
+    return tuple(" + ".join(dict.fromkeys(entries)) for entries in found.values())
 
 
 @dataclass(frozen=True)
@@ -81,10 +93,14 @@ class SharedPrograms:
     margin: float = 0.0
     margin_us: float = math.inf
 
+    def has(self, option: Option) -> bool:
+        """Whether the option needs no other program than these and, of which each type has one, that of copies."""
+        return all(name in self.programs or name.startswith(COPIES) for name in option.programs)
+
     def best(self, options: Sequence[Option]) -> Option:
         """The option that is taken."""
         fastest = min(options, key=lambda option: option.predicted_us)
-        shared = [option for option in options if self.programs.issuperset(option.programs)]
+        shared = [option for option in options if self.has(option)]
         if not shared:
             return fastest
         best = min(shared, key=lambda option: option.predicted_us)
@@ -99,12 +115,12 @@ class ProductPrograms:
     """The contents of ``product_programs.json``.
 
     Attributes:
-        gpu: on which the times were measured. shared: kernel -> its programs.
+        gpu: on which the times were measured. shared: kernel and type of the operands -> its programs.
         exceptions: kernel, m, n, k and type of the operands -> variant and tile, for a single product.
     """
 
     gpu: str
-    shared: Mapping[str, SharedPrograms]
+    shared: Mapping[tuple[str, str], SharedPrograms]
     exceptions: Mapping[tuple[str, int, int, int, str], tuple[str, Mapping[str, int]]]
 
     @classmethod
@@ -114,11 +130,20 @@ class ProductPrograms:
         return cls(
             read["measured_on"]["gpu"],
             {
-                name: SharedPrograms(frozenset(of["programs"]), of["margin"], of.get("margin_us", math.inf))
-                for name, of in read["kernels"].items()
+                (of["kernel"], dtype): SharedPrograms(frozenset(of["programs"]), of["margin"], of.get("margin_us", math.inf))
+                for of in read["shared"]
+                for dtype in of["dtypes"]
             },
             {(e["kernel"], e["m"], e["n"], e["k"], e["dtype"]): (e["variant"], e["tile"]) for e in read["exceptions"]},
         )
+
+    def of_product(self, w: Any) -> SharedPrograms:
+        """Those of a product: of its type, or where there are none of its own, of all types of its kernel."""
+        own = self.shared.get((w.name, dtype_of(w)))
+        if own is not None:
+            return own
+        others = [shared for (kernel, _), shared in self.shared.items() if kernel == w.name]
+        return replace(others[0], programs=frozenset().union(*(o.programs for o in others))) if others else SharedPrograms()
 
 
 @cache
@@ -127,9 +152,14 @@ def product_programs() -> ProductPrograms:
     return ProductPrograms.of(FILE)
 
 
+def dtype_of(w: Any) -> str:
+    """The type of the operands of a product."""
+    return str(getattr(w, "dtype", "f32"))
+
+
 def keys_of_exceptions(w: Any) -> Iterator[tuple[str, int, int, int, str]]:
     """The keys of the exceptions that count for a product: its own, then that of the other type that takes as long."""
-    for dtype in (w.dtype, ALIKE.get(w.dtype)):
+    for dtype in (dtype_of(w), ALIKE.get(dtype_of(w))):
         if dtype is not None:
             yield w.name, w.m, w.n, w.k, dtype
 
@@ -137,11 +167,11 @@ def keys_of_exceptions(w: Any) -> Iterator[tuple[str, int, int, int, str]]:
 def chosen(w: Any, options: Iterable[Option]) -> Option:
     """The option that is taken for a product: a measured exception of its GPU, or the best one by the shared programs.
 
-    The programs are those of products of contiguous operands along k, ``layout="tn"``, of which there are times. The other
-    layouts take the fastest option by the model.
+    The programs are those of products of contiguous operands along k, ``layout="tn"``, of which there are times, and of f32.
+    The other layouts take the fastest option by the model.
     """
     found = list(options)
-    if w.layout != "tn":
+    if getattr(w, "layout", "tn") != "tn":
         return SharedPrograms().best(found)
     programs = product_programs()
     if w.device.gpu == programs.gpu and getattr(w, "batch", 1) == 1:  # those of single products were measured
@@ -149,7 +179,7 @@ def chosen(w: Any, options: Iterable[Option]) -> Option:
             for option in found if exception else ():
                 if (option.variant, dict(option.tile)) == exception:
                     return option
-    return programs.shared.get(w.name, SharedPrograms()).best(found)
+    return programs.of_product(w).best(found)
 
 
 @dataclass(frozen=True)
