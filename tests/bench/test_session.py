@@ -125,6 +125,14 @@ def test_times_are_of_one_call():
     assert sets.renewed  # other inputs
 
 
+def test_the_steps_are_told_to_a_stopwatch():
+    told, device = [], Script({"a": 4.0})
+    watch = SimpleNamespace(step=told.append)
+    s = module.Session(device, Sets(), Method(iterations=8), watch=watch)
+    s.measure([Scripted("a", RIGHT, RIGHT)], lambda what: None)
+    assert told == ["verification", "warm-up", "samples", "verification"]
+
+
 def test_long_calls_on_little_data_rotate_over_few_sets():
     """400 sets of 30 ms each would take 12 s for one sample; the cache is flushed before each sample anyway."""
     times, queued = {"slow": 30_000.0, "fast": 4.0}, []

@@ -165,6 +165,12 @@ def test_peers_whose_kernels_failed_are_named(sampled):
     assert line.endswith(": other: one of its kernels failed while it was prepared: an error")
 
 
+def test_the_report_says_what_the_time_was_spent_on(sampled):
+    cases = [replace(case, seconds={"samples": 1.0, "torch": 0.1}) for case in sampled.cases]
+    _, families = report.shapes_tables(replace(sampled, cases=cases, seconds={"preparation": 90.0}))
+    assert "Of 93 s: preparation 90 s, samples 3 s." in families.notes  # and 0.3 s for torch
+
+
 def test_less_accurate_peers_take_part_and_are_named(sampled):
     first, *others = sampled.cases
     variant, peer = first.rows

@@ -32,6 +32,7 @@ from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.peers_ahead import prepare_ahead
 from ptxkit.bench.measure.plain_launch import plain_launch
 from ptxkit.bench.measure.session import Session
+from ptxkit.bench.measure.stopwatch import Stopwatch
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.ceiling import Roofs
 from ptxkit.bench.results.derived import with_figures
@@ -144,12 +145,16 @@ class Benchmark:
             empty, target=self._target_name(plans[0]) if plans else "", absent={**empty.absent, **too_large}
         )
         with self._references(plans):
+            watch = Stopwatch()
             if self.recorded and is_timed(self.device):
+                watch.step("roofs")
                 self._roofs(plans, say)
             self._began = time.perf_counter()
             if self.ahead and is_timed(self.device):
+                watch.step("preparation")
                 kept = [peer for peer in self.peers if peer.keeps_code]
                 prepare_ahead(plans, kept, say, tile=self.tile, stop_after_s=self.stop_after_s)
+            self._results = replace(self._results, seconds=watch.seconds())
             count = self._measured(plans, say, done)
         if self.culprit is not None and self.when_lost is not None:
             self._measure_rest(Rest(tuple(plans[count:]), (self.culprit,), count), say, done)
@@ -303,26 +308,30 @@ class Benchmark:
 
     def _timed(self, plan: Plan, workload: Workload, plans: Sequence[Plan], say: Say) -> CaseResult:
         device = self.device
+        watch = Stopwatch()
+        watch.step("buffers")
         count = self.method.sets(workload.work().bytes, workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
         sets = BufferSets(workload, device, count, self._seed(plan), self.target, self._prepared)
         compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
+        watch.step("inputs and references")
         inputs = sets.data.inputs
         with ThreadPoolExecutor(1) as other:  # hashing gigabytes takes seconds, on one core
             hashing = other.submit(arrays_sha256, inputs if self.recorded else {})
             with suppress(PtxkitError):  # which the candidates report
                 _ = sets.data.expected  # outside the limit of time, and before its arrays need device memory
-            candidates = self._candidates(plan, sets, say)
+            candidates = self._candidates(plan, sets, say, watch)
+            watch.step("hash of inputs")
         inputs_hash = hashing.result() if self.recorded else ""
         plain = plain_launch if self.recorded else None
-        session = self._session = Session(device, sets, self.method, plain, self.limit)
+        session = self._session = Session(device, sets, self.method, plain, self.limit, watch)
         session.culprit = self.culprit
         measured = session.measure(candidates, say)
         self.culprit = session.culprit
         if self.counts and not device.lost:
             measured = self._with_counts(workload, measured, say)
         case = case_result(workload, [*measured, *self._rows], device, self._seed(plan), inputs_hash)
-        case = replace(case, conditions=session.conditions())
+        case = replace(case, conditions=session.conditions(), seconds=watch.seconds())
         if any(row.cold or row.hot for row in measured) and not device.lost:
             case = with_figures(case, self._roofs(plans, say))
         if self.recorded and not device.lost:
@@ -331,9 +340,10 @@ class Benchmark:
             self._results = replace(self._results, sensors=sensors, environment=environment(device))
         return case
 
-    def _candidates(self, plan: Plan, sets: BufferSets, say: Say) -> list[Candidate]:
+    def _candidates(self, plan: Plan, sets: BufferSets, say: Say, watch: Stopwatch) -> list[Candidate]:
         """The variants and peers of a case; those that cannot be measured are entered as rows."""
         candidates: list[Candidate] = []
+        watch.step("variants")
         for variant in self._variants(plan):
             say(f"compiling {variant.name}")
             make = partial(self._variant, plan, sets, variant)
@@ -342,6 +352,7 @@ class Benchmark:
             wanted = (plan.peers is None or peer.name in plan.peers) and peer.name not in plan.without
             if wanted and peer.offers(sets.workload):
                 say(f"preparing {peer.name}")
+                watch.step(peer.name)
                 self._enter(candidates, Row(name=peer.name, kind="peer"), partial(PeerCandidate, sets, peer))
         return candidates
 

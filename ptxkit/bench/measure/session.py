@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.bench.measure.faults import not_run, step_of
 from ptxkit.bench.measure.method import FEW_SETS, Method, throttled
 from ptxkit.bench.measure.sensor_log import SensorLog
+from ptxkit.bench.measure.stopwatch import Stopwatch
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.conditions import Conditions
 from ptxkit.bench.results.results import Mode, Row, Timed
@@ -68,7 +69,7 @@ class Session:
         sets: the buffers of all candidates.
         method: how to measure.
         plain: makes a call that gives the time of a plain launch, taken once a round; None for none.
-        limit: on the time of each candidate; None for no limit.
+        limit: on the time of each candidate; None for no limit. watch: is told the steps.
 
     Attributes:
         rows: the result row of each candidate so far. errors: index of a candidate -> the error that ended it.
@@ -82,11 +83,13 @@ class Session:
         method: Method,
         plain: Callable[[Any], Callable[[], float]] | None = None,
         limit: TimeLimit | None = None,
+        watch: Stopwatch | None = None,
     ) -> None:
         self.device = device
         self.sets = sets
         self.method = method
         self.limit = limit or TimeLimit()
+        self.watch = watch or Stopwatch()
         self.highest_mhz = 0  # since the warm-up began
         self.log = SensorLog()
         self.plain = plain
@@ -96,6 +99,7 @@ class Session:
 
     def measure(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> list[Row]:
         """Verify, time, and verify again; a row for each candidate."""
+        self.watch.step("verification")
         self.rows = [c.row for c in candidates]
         tracks: list[Track] = []
         for i, candidate in enumerate(candidates):
@@ -105,8 +109,11 @@ class Session:
                     tracks += self._verified(i, candidate)
         if tracks:
             say("warming up")
+            self.watch.step("warm-up")
             self._warm_up(tracks)
+            self.watch.step("samples")
             self._sample(tracks, say)
+            self.watch.step("verification")
             self._check_again(candidates, tracks, say)
         for track in tracks:
             self._finish(track)

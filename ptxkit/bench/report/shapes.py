@@ -110,9 +110,21 @@ def _families(results: Results, found: Sequence[Compared], left_out: Sequence[st
         notes += [f"  {_name(case)}: {_why_not(case)}" for case in results.cases if id(case) not in paired]
     notes += _less_accurate(results)
     notes += _faults(results)
+    notes += _spent(results)
     return Table(
         f"By family, on {results.device} ({results.target})", headers, rows, [*notes, *_absent(results, left_out)]
     )
+
+
+def _spent(results: Results) -> list[str]:
+    """What took how long, the longest first; nothing where it was not recorded. Peers: their preparation."""
+    spent = dict(results.seconds)
+    for case in results.cases:
+        for step, seconds in case.seconds.items():
+            spent[step] = spent.get(step, 0.0) + seconds
+    ordered = sorted(spent.items(), key=lambda one: -one[1])
+    steps = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in ordered if seconds >= 0.5)
+    return [f"Of {sum(spent.values()):.0f} s: {steps}."] if steps else []
 
 
 def _without_rival(found: Sequence[Compared]) -> list[str]:

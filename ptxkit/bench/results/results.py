@@ -213,6 +213,8 @@ class CaseResult:
         chosen: the variant that ``ptxkit bench shapes`` chose before measuring; "" in results of other commands.
         measured_on: on a cluster, the ``worker`` and its ``host``, and of its GPU ``uuid``, ``driver`` and, after the last
             sample, ``sm_clock_mhz``, ``temperature_c`` and ``throttled``; empty for results of one machine.
+        seconds: that its measurement took, by steps, of which the preparation of each peer is one with its name; empty in the
+            emulator, and in earlier files.
     """
 
     kernel: str
@@ -232,6 +234,7 @@ class CaseResult:
     executed_flops: int | None = None
     chosen: str = ""
     measured_on: Mapping[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def executed(self) -> int:
@@ -296,6 +299,7 @@ class Results:
         absent: peer -> why it could not be run.
         partial: the run was stopped, or is not over: cases are missing, or what a profiler was to add.
         target: what variants are compiled for unless a row says otherwise; "" in earlier files.
+        seconds: what was done before the first case, such as ``preparation`` of the peers; empty in earlier files.
     """
 
     created: str
@@ -312,6 +316,7 @@ class Results:
     absent: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
     target: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
     schema: str = SCHEMA
 
     @property
