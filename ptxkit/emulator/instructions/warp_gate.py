@@ -102,7 +102,8 @@ class WarpGate(Gate):
         missing = (mask & BIT != 0) & ~(here[c, w] & (masks[c, w] == mask))
         if wave.live is not None:
             missing &= wave.live[c, w]
-        return f", with the mask {mask:#010x}, waits for {lanes_text(missing)}"
+        waits = f", waits for {lanes_text(missing)}" if missing.any() else ""  # none is missing where a limit ends the launch
+        return f", with the mask {mask:#010x}{waits}"
 
     # -- member masks ------------------------------------------------------------------------------------------------
 

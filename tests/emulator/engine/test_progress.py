@@ -154,6 +154,17 @@ def test_max_instructions_ends_an_endless_loop_and_lists_its_threads(grid, worke
     assert "test.ptx" in text and "lanes 8-31 of warp 1 of CTA (" in text and "thread instructions here" in text
 
 
+def test_lanes_that_are_all_at_a_collective_do_not_wait_for_lanes():
+    run = Run(kernel(THREAD + "LOOP: shfl.sync.bfly.b32 %r5, %r0, 1, 31, -1; bra LOOP;"))
+    found = []
+    for limit in (1000, 1030):  # an iteration has two instructions: one of the limits ends it before the shuffle
+        with pytest.raises(InstructionLimitError) as caught:
+            run(np.zeros(1), np.zeros(1), block=32, max_instructions=limit)
+        found.append(str(caught.value))
+    (text,) = (t for t in found if "shfl.sync.bfly.b32" in t)
+    assert "with the mask 0xffffffff, executed" in text
+
+
 @pytest.mark.parametrize(("limit", "error"), [(None, DeadlockError), (32, InstructionLimitError)])
 def test_messages_name_the_kernel_without_its_mangling(limit, error):
     ptx = kernel("LOOP: ld.volatile.global.u32 %r5, [%rd0]; setp.eq.u32 %p0, %r5, 0; @%p0 bra LOOP;")
