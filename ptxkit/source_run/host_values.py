@@ -18,12 +18,15 @@ from ptxkit.source_run.grammar import ELEMENT_TYPES
 from ptxkit.workload.inputs import dtype_of
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d+)[uUlL]*(?![\w.])|(?P<float>\d*\.\d+(?:[eE][+-]?\d+)?|\d+\.?[eE]?[+-]?\d*)[fF]?(?!\w)|"
+    r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d[\d']*)[uUlL]*(?![\w.])|(?P<float>\d*\.\d+(?:[eE][+-]?\d+)?|\d+\.?[eE]?[+-]?\d*)[fF]?(?!\w)|"
     r"(?P<name>[A-Za-z_]\w*(?:\.[xyz])?)|(?P<operator><<|>>|[-+*/%(),]))"
 )
 _TYPES = r"(?:unsigned |signed )?(?:long long|long|int|short|char)(?: int)?|unsigned|size_t|float|double|u?int(?:8|16|32|64)_t"
 _CAST = re.compile(rf"\(\s*(?:{_TYPES})\s*\)|static_cast\s*<\s*(?:{_TYPES})\s*>")
 _SIZEOF = re.compile(r"sizeof\s*\(\s*([\w:]+(?:\s+[\w:]+)*)\s*\)")
+_SIZEOF_ELEMENT = re.compile(r"sizeof\s*(?:\(\s*\*\s*(\w+)\s*\)|\*\s*(\w+)|\(\s*(\w+)\s*\[\s*0\s*\]\s*\))")
+_OF_ARGUMENTS = re.compile(r"\bargv\b|\b(?:std::)?(?:ato|sto|strto)\w+\s*\(")
+_LOOP = re.compile(r"\bfor\s*\((?:[^()]|\([^()]*\))*\)")
 DEPTH = 8  # names that are defined by other names
 
 
@@ -51,6 +54,7 @@ class HostText:
             expression: C++.
             line: where it stands; of several definitions of a name the last one before it counts. 0: the last of all.
         """
+        expression = _SIZEOF_ELEMENT.sub(self._size_of_element, expression)
         expression = _CAST.sub(" ", _SIZEOF.sub(_size_of, expression))
         parts = []
         at = 0
@@ -65,7 +69,7 @@ class HostText:
                     return ""
                 parts.append(found if re.fullmatch(r"[\w.]+", found) else f"({found})")
             elif token["number"]:
-                digits = token["number"]
+                digits = token["number"].replace("'", "")
                 is_octal = re.fullmatch(r"0[0-7]+", digits)
                 parts.append(str(int(digits, 8)) if is_octal else digits)
             elif token["float"]:
@@ -130,12 +134,45 @@ class HostText:
         variable = self._last(
             rf"\b(?:{_TYPES}|auto)\s+(?:[\w\s=,+*/-]*,\s*)?{name}\s*(?:=|\{{)\s*([^;,{{}}]+)\s*[;,}}]", line
         )
-        return self.value(variable[1], line, depth - 1) if variable is not None else ""
+        if variable is None or self._changes(name, variable.end(), line):
+            return ""
+        return self.value(variable[1], line, depth - 1)
+
+    def _changes(self, name: str, start: int, line: int) -> bool:
+        """Whether a variable may have another value in a line than that of its definition, which ends at ``start``.
+
+        A value from the arguments of the program does not count, so that the default remains. Neither does the header of a
+        loop: in the first iteration the variable has the value that it begins with.
+        """
+        between = self._up_to(line)[start:]
+        variable = rf"(?<![\w.>]){name}\b"
+        changed = rf"{variable}\s*(?:[-+*/%&|^]|<<|>>)=|(?:\+\+|--)\s*{variable}|{variable}\s*(?:\+\+|--)"
+        read = rf"[(,]\s*&\s*{name}\s*[,)]|>>\s*{name}\s*(?:>>|;)"
+        parameter = rf"\b(?:{_TYPES})\s+{name}\s*[,)]"  # of a function that begins after the definition
+        assigned = re.findall(rf"{variable}\s*=(?!=)([^;]*)", between)
+        return bool(re.search(f"{changed}|{read}|{parameter}", between)) or not all(map(_OF_ARGUMENTS.search, assigned))
+
+    def _size_of_element(self, match: re.Match[str]) -> str:
+        """``sizeof(*p)`` -> ``sizeof(float)`` for ``float *p``; unchanged if no such variable is found."""
+        name = match[1] or match[2] or match[3]
+        others = r"(?:\w+\s*(?:=[^,;()]*)?,\s*\*\s*)*"
+        declared = rf"([A-Za-z_][\w:]*(?:[ \t]+(?:char|short|int|long))*)\s*\*\s*{others}{name}\s*[;,=)\[{{]"
+        types = [found for found in re.findall(declared, self.text) if element_type(found) or found in ELEMENT_TYPES]
+        return f"sizeof({types[-1]})" if types else match[0]
 
     def _dim3(self, name: str, line: int) -> str | None:
-        """The expressions of ``dim3 name(...)``; None if there is no such variable."""
+        """The expressions of ``dim3 name(...)``; None if there is no such variable, or one that is changed afterwards."""
         found = self._last(rf"\bdim3\s+(?:[^;]*?,\s*)?{name}\s*(?:=\s*(?:dim3\s*)?)?[({{]", line)
-        return enclosed(self.text, found.end())[0] if found is not None else None
+        if found is None:
+            return None
+        if re.search(rf"(?<![\w.>]){name}(?:\s*\.\s*[xyz])?\s*[-+*/]?=(?!=)", self._up_to(line)[found.end() :]):
+            return None
+        return enclosed(self.text, found.end())[0]
+
+    def _up_to(self, line: int) -> str:
+        """The text to the end of a line; all of it for 0. Headers of loops are blank."""
+        end = len("\n".join(self.text.split("\n")[:line])) if line else None
+        return _LOOP.sub(lambda m: " " * len(m[0]), self.text)[:end]
 
     def _last(self, pattern: str, line: int) -> re.Match[str] | None:
         """The last match, or the last one that begins at or before a line, where there is one."""

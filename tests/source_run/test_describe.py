@@ -199,6 +199,7 @@ int late = f(n);
         ("threads.y * threads.z", "16 * 2"),
         ("n * sizeof(double)", "3 * 8"),
         ("1 << 10", "1 << 10"),
+        ("1'000", "1000"),
         ("size * 2", "self.size * 2"),
         ("late", ""),
         ("f(3)", ""),
@@ -209,7 +210,7 @@ int late = f(n);
     ],
 )
 def test_numbers_of_host_code(expression, value):
-    assert HostText.of(HOST, {"size": "self.size"}).value(expression) == value
+    assert HostText.of(HOST, {"size": "self.size"}).value(expression, 6) == value
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,36 @@ def test_numbers_of_host_code(expression, value):
     ],
 )
 def test_extents_of_host_code(expression, value):
-    assert HostText.of(HOST).extent(expression) == value
+    assert HostText.of(HOST).extent(expression, 6) == value
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("int n = 3; n = 5;", ""),
+        ("int n = 3; n *= 2;", ""),
+        ("int n = 3; n++;", ""),
+        ('int n = 3; scanf("%d", &n);', ""),
+        ("int n = 3; std::cin >> n;", ""),
+        ("int n = 3; } void g(float* x, int n) {", ""),  # another variable
+        ("int n = 3; if (argc > 1) n = atoi(argv[1]);", "3"),  # without arguments
+        ("for (int n = 3; n < 9; n *= 2) {", "3"),  # in the first iteration
+        ("int n = 3; s.n = 5; p->n = 6; m = n; f(n == 5);", "3"),
+    ],
+)
+def test_a_variable_that_changes_before_the_launch_has_no_value(code, value):
+    assert HostText.of(f"{code}\nk<<<n, 1>>>();\nn = 7;").value("n", 2) == value
+
+
+@pytest.mark.parametrize("change", ["b.y = 4;", "b = dim3(7);", "b.x *= 2;"])
+def test_a_block_that_changes_before_the_launch_has_no_value(change):
+    host = HostText.of(f"dim3 b(32, 2);\nif (b.x == 32) f(a.b.x = 3);\n{change}\nk<<<1, b>>>();")
+    assert (host.extent("b", 2), host.extent("b", 4)) == ("(32, 2)", "")
+
+
+@pytest.mark.parametrize("size", ["sizeof(*y)", "sizeof *y", "sizeof(y[0])"])
+def test_the_size_of_an_element_is_that_of_the_type_of_the_pointer(size):
+    assert HostText.of("void f(int y); double *x, *y; z = 2 * x;").value(f"3 * {size}") == "3 * 8"
 
 
 def test_definitions_that_refer_to_themselves_have_no_value():
