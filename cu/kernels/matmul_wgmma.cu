@@ -21,6 +21,7 @@
 // 7. setmaxnreg: the producer gives registers to the consumers, which need them for addresses beside their 128 sums.
 // 8. The sums are stored through shared memory (stmatrix) by TMA: whole rows of 128 bytes, without address arithmetic,
 //     while the next tile is multiplied.
+#include "ptxkit/gemm/element_output.cuh"
 #include "ptxkit/gemm/wgmma_product.cuh"
 
 using namespace ptxkit;
@@ -68,6 +69,11 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap c_map, T* c, const T* bias, int m, int n, int k, float alpha, float beta,
     unsigned pitch) {
-    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch};
-    wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k);
+    if constexpr (Tile::STORE == SHIFTED) {
+        const ElementOutput<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), pitch, alpha, beta};
+        wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k);
+    } else {
+        const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch};
+        wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k);
+    }
 }

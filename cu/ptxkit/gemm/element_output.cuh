@@ -8,6 +8,7 @@ namespace ptxkit {
 // The epilogue of single elements: that of Output in gemm.cuh, for rows of c of any length, `pitch` elements apart.
 template <int EPILOGUE, class T>
 struct ElementOutput {
+    using Element = T;
     T* c;
     const T* bias;
     unsigned m, n, pitch;
@@ -20,6 +21,26 @@ struct ElementOutput {
     __device__ __forceinline__ float bias_of(unsigned col) const {
         if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) return col < n ? as_f32(bias[col]) : 0.0f;
         else return 0.0f;
+    }
+
+    // A sum as it is stored, before it is rounded; `old` is the element of c.
+    __device__ __forceinline__ float finished(float x, T old, float column_bias) const {
+        x = scaled(x);
+        if constexpr (EPILOGUE & BETA) x = fmaf(beta, as_f32(old), x);
+        if constexpr (EPILOGUE & ADD_BIAS) x += column_bias;
+        if constexpr (EPILOGUE & BIAS_GELU) x = activate<GELU>(x + column_bias);
+        return x;
+    }
+
+    // Two neighbouring sums as a pair of elements. Outside of c nothing is read, and the result is unspecified.
+    __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col) const {
+        T old[2] = {};
+        if constexpr (EPILOGUE & BETA) {
+            const T* const from = c + static_cast<size_t>(row) * pitch + col;
+            if (row < m && col < n) old[0] = from[0];
+            if (row < m && col + 1 < n) old[1] = from[1];
+        }
+        return Convert<T>::pack(finished(x, old[0], bias_of(col)), finished(y, old[1], bias_of(col + 1)));
     }
 
     // The bias of the two columns of a lane.
@@ -57,11 +78,7 @@ struct ElementOutput {
     __device__ __forceinline__ void store(float x, unsigned row, unsigned col, float column_bias) const {
         if (row >= m || col >= n) return;
         T& out = c[static_cast<size_t>(row) * pitch + col];
-        x = scaled(x);
-        if constexpr (EPILOGUE & BETA) x = fmaf(beta, as_f32(out), x);
-        if constexpr (EPILOGUE & ADD_BIAS) x += column_bias;
-        if constexpr (EPILOGUE & BIAS_GELU) x = activate<GELU>(x + column_bias);
-        out = Convert<T>::from_f32(x);
+        out = Convert<T>::from_f32(finished(x, EPILOGUE & BETA ? out : T{}, column_bias));
     }
 };
 

@@ -14,6 +14,7 @@
 // the same element of c.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/gemm/shifted_rows.cuh"
 #include "ptxkit/gemm/staged_rows.cuh"
 #include "ptxkit/gemm/tma_boxes.cuh"
 #include "ptxkit/gemm/wgmma_sums.cuh"
@@ -136,8 +137,8 @@ struct WgmmaTile {
     static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
     static constexpr int GROUP = GROUP_;          // of grouped_tile, in units of clusters
     static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
-    static constexpr int STORE = STORE_;          // FROM_REGISTERS, BY_TMA or STAGED
-    static constexpr int BOXES = BOXES_;          // boxes of c that a warp may have in flight
+    static constexpr int STORE = STORE_;          // FROM_REGISTERS, BY_TMA, STAGED or SHIFTED
+    static constexpr int BOXES = BOXES_;          // boxes of c that a warp may have in flight; pieces of a row with SHIFTED
 };
 
 // Signals every CTA that loads into this CTA's stage, at its mbarriers, that the warp has read the stage.
@@ -257,7 +258,10 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     static_assert(128 * (PRODUCER_REGISTERS + CONSUMERS * REGISTERS) <= TargetLimits::REGISTERS_PER_SM,
                   "setmaxnreg would wait for registers that the SM does not have");
     static_assert(Of::A_MAJOR == K_MAJOR || Hooks::OBSERVERS == 0, "observers read rows of a K-major tile");
-    constexpr int warp_bytes = STORE == BY_TMA ? BOXES * BOX_BYTES : STORE == STAGED ? STAGED_BYTES : 0;
+    constexpr int warp_bytes = STORE == BY_TMA    ? BOXES * BOX_BYTES
+                               : STORE == STAGED  ? STAGED_BYTES
+                               : STORE == SHIFTED ? shifted_bytes<COLS / BOXES>
+                                                  : 0;
     using L = WgmmaLayout<BM, BN, CONSUMERS, STAGES, warp_bytes>;
     static_assert(L::bytes + Hooks::BYTES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -409,6 +413,8 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
             } else if constexpr (STORE == STAGED) {
                 Sum* staged = reinterpret_cast<Sum*>(shared + L::c + (warp - 4) * warp_bytes);
                 use_staged_rows<COLS>(sums, staged, row, col, output);
+            } else if constexpr (STORE == SHIFTED) {
+                store_shifted_rows<BOXES, COLS>(sums, output, shared + L::c + (warp - 4) * warp_bytes, row, col);
             } else {
                 store_from_registers<COLS / 2>(sums, output, row, col);
             }

@@ -4,8 +4,9 @@
 
 namespace ptxkit {
 
-// Directly, through shared memory by TMA, or through shared memory row by row (staged_rows.cuh).
-enum Store { FROM_REGISTERS = 0, BY_TMA = 1, STAGED = 2 };
+// Directly, through shared memory by TMA, through shared memory row by row (staged_rows.cuh), or by vectors to rows that begin
+// anywhere (shifted_rows.cuh).
+enum Store { FROM_REGISTERS = 0, BY_TMA = 1, STAGED = 2, SHIFTED = 3 };
 
 // Waits until all products of this warpgroup are complete. ROWS: number of wgmmas with sums of their own.
 template <class Sum, int ROWS, int SUMS>

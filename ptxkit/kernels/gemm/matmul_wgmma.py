@@ -18,7 +18,8 @@ BK = 64  # elements of k in a tile, and rows of a column-major operand in a box
 ROW_BYTES = 128  # of a row of a tile in shared memory
 BOX_BYTES = 16 * ROW_BYTES  # the part of c that a consumer warp stores at a time
 STAGED_BYTES = 8 * 72 * 4  # of a consumer warp that stores row by row: cu/ptxkit/gemm/staged_rows.cuh
-FROM_REGISTERS, BY_TMA, STAGED = 0, 1, 2  # ``Store`` of cu/ptxkit/gemm/wgmma_sums.cuh
+FROM_REGISTERS, BY_TMA, STAGED, SHIFTED = 0, 1, 2, 3  # ``Store`` of cu/ptxkit/gemm/wgmma_sums.cuh
+SHIFTED_ROWS, SHIFT_BYTES = 16, 16  # of a consumer warp, and before a row: cu/ptxkit/gemm/shifted_rows.cuh
 REQUIRES = ("sm_90a",)
 PITCHED = 16  # a bit of ``Epilogue`` in cu/ptxkit/gemm/gemm.cuh
 MOST_PITCH = 2**31 - 1  # elements, which kernels count in 32 bits
@@ -112,7 +113,8 @@ STEP_7 = but(STEP_6, REGISTERS=240)
 
 def shared_bytes(t: Tile) -> int:
     """Dynamic shared memory of a CTA: ``WgmmaLayout`` of the kernel."""
-    of_warp = {FROM_REGISTERS: 0, BY_TMA: t.BOXES * BOX_BYTES, STAGED: STAGED_BYTES}[t.STORE]
+    shifted_bytes = SHIFTED_ROWS * (2 * t.BN // t.BOXES + SHIFT_BYTES)
+    of_warp = {FROM_REGISTERS: 0, BY_TMA: t.BOXES * BOX_BYTES, STAGED: STAGED_BYTES, SHIFTED: shifted_bytes}[t.STORE]
     return int(t.STAGES * ((t.BM + t.BN) * ROW_BYTES + 16) + 4 * t.CONSUMERS * of_warp)
 
 
@@ -166,7 +168,7 @@ def product_launch(
         128 * (t.CONSUMERS + 1),
         (
             *operands.boxes(a, b, t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),
-            TensorMap(c, **stored_box(t)),
+            TensorMap(c, **stored_box(t)) if t.STORE != SHIFTED else TensorMap(c, box=(8,), shape=(1,)),  # one that is not used
             *args,
         ),
         shared=shared_bytes(t) + beside,
@@ -176,12 +178,18 @@ def product_launch(
 
 
 def in_memory(w: MatmulWgmma, launch: Launch) -> Launch:
-    """The launch with tensor maps of a, b and c as they lie in memory."""
-    return replace(launch, args=tuple(unaligned.map_of(w, x) if isinstance(x, TensorMap) else x for x in launch.args))
+    """The launch with tensor maps of a, b and c as they lie in memory, or of the copies of operands that TMA cannot read."""
+    copies = unaligned.copies(w)
+
+    def of(argument: object) -> object:
+        is_used = isinstance(argument, TensorMap) and not argument.shape
+        return unaligned.map_of(w, argument, copies) if is_used else argument
+
+    return replace(launch, args=tuple(map(of, launch.args)))
 
 
 def specialized(w: MatmulWgmma, t: Tile, *, persistent: bool = True) -> list[Launch]:
-    """A launch of ``matmul_specialized``."""
+    """A launch of ``matmul_specialized``, after copies for TMA."""
     operands = Operands.of(w)
     launch = product_launch(
         "matmul_specialized",
@@ -194,7 +202,7 @@ def specialized(w: MatmulWgmma, t: Tile, *, persistent: bool = True) -> list[Lau
         persistent=persistent,
         operands=operands,
     )
-    return [in_memory(w, launch)]
+    return [*unaligned.copying(w, unaligned.copies(w)), in_memory(w, launch)]
 
 
 def plain(w: MatmulWgmma, rows: int, cols: int) -> list[Launch]:
@@ -209,6 +217,21 @@ def plain(w: MatmulWgmma, rows: int, cols: int) -> list[Launch]:
 def full(t: Tile) -> Tile:
     """The tile of step 8 with the parameters that are not swept."""
     return Tile({name: t.get(name, fixed) for name, fixed in {**STEP_7, "STORE": 1}.items()})
+
+
+def stored(w: MatmulWgmma, t: Mapping[str, int]) -> Tile:
+    """The tile of step 12 with how it stores c: as step 8 where TMA can, and by pieces of rows where it cannot."""
+    whole = full(Tile(t))
+    return whole if unaligned.stores_by_tma(w) else but(whole, STORE=SHIFTED, BOXES=unaligned.pieces(w, t))
+
+
+def copied_usable(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of step 12."""
+    if unaligned.stores_by_tma(w):
+        return usable(w, t)
+    if t.BN % 32:
+        return f"the rows of {t.BN} columns are no whole pairs of vectors for each half"
+    return usable(w, but(t, BOXES=1)) if unaligned.pieces(w, t) else "shared memory has no place for pieces of rows of c"
 
 
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
@@ -563,19 +586,18 @@ class MatmulWgmma(Matmul):
     )
     def step11_unaligned(self, t: Tile) -> list[Launch]:
         """For rows of any number of bytes: threads of the producer warpgroup fill the tiles that TMA cannot."""
-        return unaligned.launches(self, Operands.of(self), t, copied=False)
+        return unaligned.launches(self, Operands.of(self), t)
 
     @variant(
         requires=REQUIRES,
-        source=unaligned.SOURCE,
-        tile=unaligned.SPACE,
-        constraint=unaligned.usable,
+        tile=TILE,
+        constraint=copied_usable,
         prefer=steps.preferred(12),
         slower=lambda w: steps.slower(w, 12),
     )
     def step12_aligned_copy(self, t: Tile) -> list[Launch]:
-        """The same, with a copy of each such operand to rows that TMA can read."""
-        return unaligned.launches(self, Operands.of(self), t, copied=True)
+        """Step 8 after a copy of each such operand to rows that TMA can read; shifted vectors store rows that TMA cannot."""
+        return specialized(self, stored(self, t))
 
     @variant(
         requires=REQUIRES,

@@ -33,8 +33,8 @@ TEMPLATES = {
     "fused": ("step8", STEP_8),
     "step9_swapped": ("step9", ("CONSUMERS", "ROWS", "TOKENS")),
     "step10_split_k": ("step10", STEP_8),
-    "step11_unaligned": ("step12", ("BM", "BN", "CONSUMERS", "STAGES")),
-    "step12_aligned_copy": ("step12", ("BM", "BN", "CONSUMERS", "STAGES")),
+    "step11_unaligned": ("step11", ("BM", "BN", "CONSUMERS", "STAGES")),
+    "step12_aligned_copy": ("step8", STEP_8),
     "step13_stream_k": ("step13", STREAM_K),
     "stream_k": ("step13", STREAM_K),
     "step14_cluster_k": ("step14", STREAM_K),
@@ -51,7 +51,7 @@ COPIES = "align_rows"
 """How the name of the program begins that copies operands which TMA cannot read."""
 
 
-def program(variant: str, tile: Mapping[str, int], **flags: int) -> str:
+def program(variant: str, tile: Mapping[str, int], **flags: object) -> str:
     """The name of the program of a tile, in ``product_programs.json``.
 
     Args:

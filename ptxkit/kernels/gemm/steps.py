@@ -69,19 +69,9 @@ def _split(w: Matmul) -> Tiles:
         yield from ((t, wgmma_tiles.predicted_us(w, t, t["PARTS"])) for t in wgmma_tiles.split_candidates(w))
 
 
-def _by_threads(w: Matmul) -> Tiles:
-    if unaligned.needed(w) is not None and not unaligned.copies(w):
-        yield _fastest(w)
-
-
 def _copied(w: Matmul) -> Tiles:
-    if unaligned.copies(w):
-        yield _fastest(w)
-
-
-def _fastest(w: Matmul) -> tuple[Mapping[str, Any], float]:
-    """The tile of steps 11 and 12, whose model has too few times to tell tiles of nearly equal predictions apart."""
-    return min(unaligned.predictions(w), key=lambda found: found[1])
+    if unaligned.needed(w) is not None:
+        yield from ((t, unaligned.predicted_us(w, t)) for t in unaligned.candidates(w))
 
 
 def _shares(w: Matmul) -> Tiles:
@@ -118,7 +108,6 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
     10: _split,
-    11: _by_threads,
     12: _copied,
     13: _shares,
     14: _clusters,
@@ -132,7 +121,7 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     8: wgmma_tiles.preferred,
     9: swapped.preferred,
     10: wgmma_tiles.split_preferred,
-    11: unaligned.preferred,
+    11: unaligned.filled,
     12: unaligned.preferred,
     13: stream_k.preferred,
     14: cluster_k.preferred,
@@ -152,10 +141,12 @@ def options(w: Matmul, step: int) -> Iterator[Option]:
         yield Option(NAMES[step], tile, predicted_us + beside, (program, *copies))
 
 
-def flags(w: Matmul, step: int) -> dict[str, int]:
+def flags(w: Matmul, step: int) -> dict[str, object]:
     """Template arguments of a step that depend on the rows of c."""
     if step == 15:
         return {"STORES": multicast.stores(w)}
+    if step == 12 and not unaligned.stores_by_tma(w):
+        return {"STORE": "SHIFTED"}
     return {"PAIRS": unaligned.stores_pairs(w)} if step in (13, 14) else {}
 
 

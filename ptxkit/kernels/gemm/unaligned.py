@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, cdiv
 from ptxkit.kernels.gemm import stream_model, wgmma_tiles
+from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
 
@@ -85,8 +86,25 @@ def needed(w: Matmul) -> str | None:
     for name, pitch in pitches(w).items():
         if not aligned(pitch):
             return f"rows of {name} have {pitch * SIZE} bytes in memory, no multiple of {ALIGNMENT}"
-    # a store by TMA writes all of the last 16 bytes of a row
     return None if aligned(w.n) else f"rows of c have {w.n * SIZE} bytes, no multiple of {ALIGNMENT}"
+
+
+def stores_by_tma(w: Matmul) -> bool:
+    """Whether TMA can store c: it writes all of the last 16 bytes of a row."""
+    return aligned(pitches(w)["c"]) and aligned(w.n)
+
+
+def pieces(w: Matmul, t: Mapping[str, int]) -> int:
+    """The pieces of a row of c that a warp stores one after the other, the fewest that fit into shared memory; 0 without room.
+
+    ``SHIFTED`` of cu/ptxkit/gemm/shifted_rows.cuh: 16 rows with a vector in addition, of a multiple of 16 columns.
+    """
+    ring = t["STAGES"] * ((t["BM"] + t["BN"]) * BK * SIZE + 16)
+    of_warp = (w.device.target.limits.shared_bytes_per_cta - ring) // (4 * t["CONSUMERS"])
+    for count in range(1, t["BN"] // 16 + 1):
+        if t["BN"] % (16 * count) == 0 and 16 * (SIZE * t["BN"] // count + ALIGNMENT) <= of_warp:
+            return count
+    return 0
 
 
 def copies(w: Matmul) -> dict[str, tuple[int, int]]:
@@ -104,7 +122,7 @@ def copies_us(w: Matmul) -> float:
 
 
 def usable(w: Matmul, t: Tile) -> bool | str:
-    """The constraint of steps 11 and 12."""
+    """The constraint of step 11."""
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > MOST_SUMS:
         return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {MOST_SUMS}"
     if t.BM % (64 * t.CONSUMERS):
@@ -123,28 +141,38 @@ def shared_bytes(t: Tile) -> int:
 
 
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:
-    """The tiles of step 8 without clusters, with at most two consumers and whole passes of 64 columns."""
-    for t in wgmma_tiles.candidates(w):
-        if t["CLUSTER_M"] * t["CLUSTER_N"] == 1 and t["CONSUMERS"] in SPACE["CONSUMERS"] and t["BN"] in SPACE["BN"]:
-            yield t
+    """The tiles of step 12: those of step 8 with memory for rows of c that TMA cannot store."""
+    by_tma = stores_by_tma(w)
+    yield from (t for t in wgmma_tiles.candidates(w) if by_tma or pieces(w, t))
+
+
+def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
+    """What step 12 does after the copies, whose rows are whole cache lines."""
+    made, of_copies = wgmma_tiles.stream_work(w, t), copies(w)
+    lines = {name: name in of_copies or pitch * SIZE % wgmma_tiles.LINE_BYTES == 0 for name, pitch in pitches(w).items()}
+    rows, cols = t["BM"] / t["CLUSTER_N"], t["BN"] / t["CLUSTER_M"]
+    split = (rows * (not lines["a"]) + cols * (not lines["b"])) / (rows + cols)
+    return replace(made, split=split, scattered=0.0 if stores_by_tma(w) else made.ends)
 
 
 def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
-    """The time by the model, without that of the copies."""
+    """The time of step 12 by the model, without that of the copies."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.unaligned, wgmma_tiles.stream_work(w, t), w.device.sms / entry.sms)
-
-
-def predictions(w: Matmul) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """The candidates with their predicted times."""
-    for t in candidates(w):
-        registers = 200 if t["REGISTERS"] else 0
-        yield {**{name: t[name] for name in SPACE}, "REGISTERS": registers}, predicted_us(w, t)
+    return stream_model.predicted_us(entry.unaligned, stream_work(w, t), w.device.sms / entry.sms)
 
 
 def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:
     """The candidates, the one with the shortest predicted time first."""
-    yield from (t for t, _ in sorted(predictions(w), key=lambda found: found[1]))
+    yield from sorted(candidates(w), key=lambda t: predicted_us(w, t))
+
+
+def filled(w: Matmul) -> Iterator[Mapping[str, Any]]:
+    """The tiles of step 11, whose model is that of step 12: with at most two consumers, and whole passes of 64 columns."""
+    for t in sorted(wgmma_tiles.candidates(w), key=lambda t: predicted_us(w, t)):
+        tile = Tile({**{name: t[name] for name in SPACE}, "REGISTERS": 200 if t["REGISTERS"] else 0})
+        alone = t["CLUSTER_M"] * t["CLUSTER_N"] == 1 and t["BN"] in SPACE["BN"] and t["CONSUMERS"] in SPACE["CONSUMERS"]
+        if alone and usable(w, tile) is True:
+            yield tile
 
 
 def stores_pairs(w: Matmul) -> int:
@@ -152,17 +180,16 @@ def stores_pairs(w: Matmul) -> int:
     return int(w.n % 2 == 0 and pitches(w)["c"] % 2 == 0)
 
 
-def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launch]:
-    """Launches of ``matmul_unaligned``, with ``copied`` after those of ``align_rows``."""
+def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
+    """A launch of ``matmul_unaligned``."""
     pitch = pitches(w)
-    of_copies = copies(w) if copied else {}
-    by_threads = {name: name not in of_copies and not aligned(pitch[name]) for name in "ab"}
+    by_threads = {name: not aligned(pitch[name]) for name in "ab"}
     maps = []
     for name, made in zip("ab", operands.boxes("a", "b", t.BM, t.BN), strict=True):
         if by_threads[name]:  # a map that is not used, of an array with aligned rows
             maps.append(TensorMap(name, box=(8,), shape=(1,)))
         else:
-            maps.append(map_of(w, made, of_copies))
+            maps.append(map_of(w, made))
     producers = Producers(*map(int, by_threads.values()))
     product = Launch(
         "matmul_unaligned",
@@ -172,7 +199,7 @@ def launches(w: Matmul, operands: Boxes, t: Tile, *, copied: bool) -> list[Launc
         shared=shared_bytes(t),
         template=(UnalignedTile(**t), f"ptxkit::{w.kind}", operands, producers, w.epilogue_bits),
     )
-    return [*copying(w, of_copies), product]
+    return [product]
 
 
 def map_of(w: Matmul, made: TensorMap, of_copies: Mapping[str, tuple[int, int]] = NO_COPIES) -> TensorMap:
