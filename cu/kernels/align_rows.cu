@@ -1,4 +1,4 @@
-// Copies of matrices to rows that TMA can read, for steps 12 to 14 of matmul_wgmma.cu. In a source of its own, because one program
+// Copies of matrices to rows that TMA can read, for steps 12 to 15 of matmul_wgmma.cu. In a source of its own, because one program
 // serves all of them.
 #include "ptxkit/gemm/unaligned_rows.cuh"
 #include "ptxkit/ptx/half.cuh"
@@ -6,13 +6,15 @@
 
 using namespace ptxkit;
 
+constexpr int THREADS = 256, BATCH = 4;  // vectors of a thread, whose loads are in flight together
+
 // Copies a matrix to rows that are `pitch` vectors of 16 bytes apart, and a second one in the CTAs from number `ctas` on; what
-// follows the elements of a row is zero. Each thread copies one vector.
+// follows the elements of a row is zero. A CTA copies THREADS x BATCH vectors that follow each other in the copy.
 template <class T>
-__global__ void __launch_bounds__(256) align_rows(const T* from, uint4* to, unsigned rows, unsigned columns,
-                                                  unsigned from_pitch, unsigned pitch, unsigned ctas, const T* second,
-                                                  uint4* second_to, unsigned second_rows, unsigned second_columns,
-                                                  unsigned second_from_pitch, unsigned second_pitch) {
+__global__ void __launch_bounds__(THREADS) align_rows(const T* from, uint4* to, unsigned rows, unsigned columns,
+                                                      unsigned from_pitch, unsigned pitch, unsigned ctas, const T* second,
+                                                      uint4* second_to, unsigned second_rows, unsigned second_columns,
+                                                      unsigned second_from_pitch, unsigned second_pitch) {
     unsigned cta = blockIdx.x;
     if (cta >= ctas) {
         cta -= ctas;
@@ -23,10 +25,27 @@ __global__ void __launch_bounds__(256) align_rows(const T* from, uint4* to, unsi
         from_pitch = second_from_pitch;
         pitch = second_pitch;
     }
-    const size_t i = static_cast<size_t>(cta) * 256 + threadIdx.x;
+    const size_t first = static_cast<size_t>(cta) * (THREADS * BATCH) + threadIdx.x;
+    unsigned row = first / pitch, vector = first % pitch;
+    const unsigned rows_further = THREADS / pitch, further = THREADS % pitch;
     follow_previous_grid();
-    const unsigned row = i / pitch, x = i % pitch * VECTOR_BYTES;
-    if (row >= rows) return;
     const UnalignedRows<T> matrix(from, rows, columns, from_pitch);
-    to[i] = matrix.select(matrix.load(row, x), row, x);
+    typename UnalignedRows<T>::Pair pairs[BATCH];
+    unsigned y[BATCH], x[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        y[i] = row;
+        x[i] = vector * VECTOR_BYTES;
+        pairs[i] = matrix.load(row, x[i]);
+        row += rows_further;
+        vector += further;
+        if (vector >= pitch) {
+            vector -= pitch;
+            row++;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        if (y[i] < rows) to[first + THREADS * i] = matrix.select(pairs[i], y[i], x[i]);
+    }
 }

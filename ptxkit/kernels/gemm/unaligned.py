@@ -26,7 +26,7 @@ ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
 LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
 MOST_SUMS = 128  # of a thread
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
-COPY_THREADS = 256
+COPY_THREADS, COPY_BATCH = 256, 4  # vectors of a thread
 
 COPY_US = 1.5  # of the launch that copies operands, on an H200
 COPY_GBS = 3500.0  # of the bytes that it reads and writes: with 3 x 8191 x 8191, step 12 took 112 us, of which this is 77
@@ -240,7 +240,7 @@ def align_rows(element: str, copied: Sequence[Copied]) -> list[Launch]:
     ctas = 0
     for matrix in copied:
         arguments += [ctas, *matrix] if arguments else matrix
-        ctas += cdiv(matrix.rows * matrix.vectors, COPY_THREADS)
+        ctas += cdiv(matrix.rows * matrix.vectors, COPY_THREADS * COPY_BATCH)
     if len(copied) == 1:
         arguments += [ctas, *[np.uint64(0)] * 2, *[0] * 4]
     return [Launch("align_rows", ctas, COPY_THREADS, tuple(arguments), template=(element,), source=COPY_SOURCE)]
