@@ -116,9 +116,9 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS)
     cp_async_wait_all();
 
     ElementOutput<EPILOGUE, T> output{c, bias, m, n, pitch, alpha, beta};
-    if (parts == 1) {  // rows of sums take the place of the copied vectors, which no thread reads any more
-        float* box = reinterpret_cast<float*>(shared + (copied - base) + warp * STAGED_BYTES);
-        use_staged_rows<COLUMNS>(sums, box, row + warp / 4 * 64, col, output);
+    if (parts == 1) {  // rows of c take the place of the copied vectors, which no thread reads any more
+        unsigned char* const staged = shared + (copied - base) + warp * shifted_bytes<COLUMNS>;
+        store_shifted_rows<1, COLUMNS>(sums, output, staged, row + warp / 4 * 64, col);
         return;
     }
     barrier_sync();  // no warp multiplies any more

@@ -1,6 +1,7 @@
 // The epilogue of products for rows of c of any length.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/gemm/shifted_rows.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
 
 namespace ptxkit {
@@ -71,6 +72,12 @@ struct ElementOutput {
 
     // Two neighbouring sums.
     __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col) const {
+        if (row >= m) return;
+        unsigned* const pair = reinterpret_cast<unsigned*>(c + static_cast<size_t>(row) * pitch + col);
+        if (reinterpret_cast<unsigned long long>(pair) % sizeof(unsigned) == 0 && col + 1 < n) {
+            *pair = finish(x, y, row, col);
+            return;
+        }
         store(x, row, col, bias_of(col));
         store(y, row, col + 1, bias_of(col + 1));
     }
@@ -82,7 +89,10 @@ struct ElementOutput {
     }
 };
 
-// The epilogue for any n: of pairs of elements where PAIRS says that all rows of c begin at a multiple of a pair.
+template <int EPILOGUE, class T>
+constexpr bool shifts_rows<ElementOutput<EPILOGUE, T>> = true;
+
+// The epilogue for any n: of pairs of elements where PAIRS says that all rows of c begin and end at a multiple of 16 bytes.
 template <int EPILOGUE, int PAIRS, class T>
 __device__ __forceinline__ auto epilogue_of(T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta,
                                             unsigned pitch) {

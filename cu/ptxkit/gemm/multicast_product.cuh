@@ -20,6 +20,7 @@
 // the others the same rows of up.
 #pragma once
 #include "ptxkit/elementwise/activations.cuh"
+#include "ptxkit/gemm/shifted_rows.cuh"
 #include "ptxkit/gemm/vector_output.cuh"
 #include "ptxkit/gemm/wgmma_types.cuh"
 #include "ptxkit/ptx/matrix.cuh"
@@ -339,6 +340,14 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
     };
     if (parts == 1) {
         barrier_sync(1, Tile::THREADS);
+        if constexpr (shifts_rows<Out> && MATRICES == 1) {  // neighbouring lanes store neighbouring elements
+#pragma unroll 4
+            for (unsigned v = warp; v < rows * (COLS / 64); v += 4 * CONSUMERS) {
+                const unsigned r = v / (COLS / 64), first = weight + v % (COLS / 64) * 64;
+                output.row(transposed + r * PITCH + first - weight, token + r, first, output.columns(first));
+            }
+            return;
+        }
 #pragma unroll 4
         for (unsigned v = threadIdx.x; v < rows * ROW; v += Tile::THREADS) {
             const unsigned r = v / ROW, c = v % ROW * 4;

@@ -15,8 +15,8 @@ namespace ptxkit {
 
 constexpr int SHIFTED_VECTOR = 8;  // elements of 16 bits in a vector
 
-// Bytes of a row in shared memory of WIDTH elements with any phase. Warps store to different banks, because the words of
-// these bytes are 4 times an odd number.
+// Bytes of a row in shared memory of WIDTH elements with any phase. If WIDTH is a multiple of 16, rows begin in different banks,
+// because the words of these bytes are 4 times an odd number.
 template <int WIDTH>
 constexpr int shifted_pitch = 2 * (WIDTH + SHIFTED_VECTOR);
 
@@ -32,13 +32,25 @@ __device__ __forceinline__ unsigned shifted_pair(unsigned before, unsigned now, 
     return odd ? prmt_b32(from, now, 0x5432) : now;
 }
 
+// The fewest pieces of a multiple of 8 columns, at most 64, of the COLUMNS of a tile.
+template <int COLUMNS, int PIECES = 1, bool FITS = COLUMNS % (8 * PIECES) == 0 && COLUMNS / PIECES <= 64>
+constexpr int shifted_pieces = shifted_pieces<COLUMNS, PIECES + 1>;
+template <int COLUMNS, int PIECES>
+constexpr int shifted_pieces<COLUMNS, PIECES, true> = PIECES;
+
+// Whether an epilogue is for rows of c that begin anywhere.
+template <class Out>
+constexpr bool shifts_rows = false;
+template <class Out>
+constexpr bool shifts_rows<const Out> = shifts_rows<Out>;
+
 // Stores the sums of a warpgroup, whose first one is at (row, col), in PIECES of the COLS columns of the tile, one at a time.
 // `staged`: shifted_bytes<COLS / PIECES> of shared memory of this warp. All lanes call it.
 template <int PIECES, int COLS, class Sum, int ROWS, int SUMS, class Out>
 __device__ __forceinline__ void store_shifted_rows(const Sum (&sums)[ROWS][SUMS], Out& output, unsigned char* staged,
                                                    unsigned row, unsigned col) {
     constexpr int WIDTH = COLS / PIECES, GROUPS = WIDTH / 8, PITCH = shifted_pitch<WIDTH>, VECTOR = SHIFTED_VECTOR;
-    static_assert(COLS % PIECES == 0 && WIDTH % 16 == 0, "pieces of whole pairs of vectors");
+    static_assert(COLS % PIECES == 0 && WIDTH % 8 == 0, "pieces of whole vectors");
     using T = typename Out::Element;
     static_assert(sizeof(T) == 2, "elements of 16 bits");
     const unsigned lane = laneid(), member = lane % 4;
@@ -75,10 +87,10 @@ __device__ __forceinline__ void store_shifted_rows(const Sum (&sums)[ROWS][SUMS]
             const unsigned width = left < output.n ? min(output.n - left, static_cast<unsigned>(WIDTH)) : 0;
             T* const corner = output.c + left;
 #pragma unroll 4
-            for (int i = 0; i < GROUPS / 2; i++) {
+            for (int i = 0; i < (GROUPS + 1) / 2; i++) {
                 const unsigned index = 32 * i + lane, line = index / GROUPS, shift = phase(top + line);
                 const unsigned vector = index % GROUPS + (shift > 0);
-                if (top + line < output.m && vector < (shift + width) / VECTOR) {
+                if (line < 16 && top + line < output.m && vector < (shift + width) / VECTOR) {
                     T* const place = corner + static_cast<size_t>(top + line) * output.pitch + VECTOR * vector - shift;
                     *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(staged + line * PITCH + 16 * vector);
                 }

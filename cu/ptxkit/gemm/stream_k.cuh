@@ -14,6 +14,7 @@
 // An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
 // batches also the member `product`.
 #pragma once
+#include "ptxkit/gemm/shifted_rows.cuh"
 #include "ptxkit/gemm/wgmma_types.cuh"
 
 namespace ptxkit {
@@ -87,7 +88,8 @@ struct VectorOf<int> {
 };
 
 // The product as the body of a kernel with 128 CONSUMERS + 32 threads, stages x STAGE_BYTES of dynamic shared memory and
-// clusters of `sharing` CTAs. `partials` has two tiles for each CTA.
+// clusters of `sharing` CTAs. `partials` has two tiles for each CTA. An epilogue for rows that begin anywhere stores whole tiles through
+// shared memory after the stages (shifted_rows.cuh).
 template <class Tile, class T, class Of, class Out, class Sum = typename WgmmaOf<T>::Sum>
 __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const TensorMap& b_map, Out& output,
                                                  Sum* partials, const Shares& shares, unsigned stages) {
@@ -187,6 +189,14 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
             const auto at = shares.place<Tile, BATCHED>(part.group, rank);
             if constexpr (BATCHED) output.product = at.product;
             const bool whole = part.end - part.begin == steps;
+            if constexpr (shifts_rows<Out>) {
+                if (whole) {
+                    constexpr int PIECES = shifted_pieces<COLUMNS>;
+                    unsigned char* const staged = shared + stages * stage_bytes + warp * shifted_bytes<COLUMNS / PIECES>;
+                    store_shifted_rows<PIECES, COLUMNS>(sums, output, staged, at.row + consumer * 64 * ROWS, at.col);
+                    continue;
+                }
+            }
             Vector* to = reinterpret_cast<Vector*>(partials);
 #pragma unroll
             for (int v = 0; v < Tile::VECTORS; v++) {

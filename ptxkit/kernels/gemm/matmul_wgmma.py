@@ -368,7 +368,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
             *boxes,
             *(*output, "partials" if shares.shares else np.uint64(0), *shares.arguments, ring),
         ),
-        shared=ring * stream_k.stage_bytes(t),
+        shared=ring * stream_k.stage_bytes(t) + stream_k.staged_bytes(w, t),
         cluster=t.SHARING if t.SHARING > 1 else None,
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
         instantiate=(add.entry,),

@@ -84,8 +84,8 @@ def _clusters(w: Matmul) -> Tiles:
 
 
 def _multicast_timed(w: Matmul) -> bool:
-    """Whether there are times of such products: with an odd n of few rows of a, and operands that TMA reads."""
-    return multicast.was_timed(w, pairs=w.m > SINGLES_ROWS or bool(unaligned.copies(w)))
+    """Whether there are times of such products."""
+    return multicast.was_timed(w, pairs=False)
 
 
 def _multicast(w: Matmul) -> Tiles:

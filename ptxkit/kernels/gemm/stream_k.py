@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import cdiv
-from ptxkit.kernels.gemm import ctas_per_sm, stream_model
+from ptxkit.kernels.gemm import ctas_per_sm, stream_model, unaligned
+from ptxkit.kernels.gemm.matmul import Matmul
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import WARP
 from ptxkit.targets.wgmma import columns_refused
 
 SOURCE = "matmul_stream_k.cu"
@@ -24,6 +26,7 @@ STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
 SHARE_THREADS = 128  # of a CTA of the second launch
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
+SHIFTED_ROWS = 16  # of a warp that are stored at a time
 MOST_ROWS = 256  # of a box of a tensor map
 
 COLUMNS = (64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
@@ -79,8 +82,17 @@ def stage_bytes(t: Mapping[str, int]) -> int:
 
 def stages(w: Product, t: Mapping[str, int]) -> int:
     """Stages of the ring: as many as the shared memory of CTAS_PER_SM CTAs has room for."""
-    of_cta = ctas_per_sm.shared_bytes(w.device.target.limits, t)
+    of_cta = ctas_per_sm.shared_bytes(w.device.target.limits, t) - staged_bytes(w, t)
     return min((of_cta - STATIC_BYTES) // stage_bytes(t), MAX_STAGES)
+
+
+def staged_bytes(w: Product, t: Mapping[str, int]) -> int:
+    """Shared memory after the ring, through which rows of c that begin anywhere are stored: cu/ptxkit/gemm/shifted_rows.cuh."""
+    if not isinstance(w, Matmul) or unaligned.stores_by_tma(w):
+        return 0
+    columns = t["COLUMNS"]
+    width = next(columns // pieces for pieces in range(1, columns + 1) if columns % (8 * pieces) == 0 and columns // pieces <= 64)
+    return threads(t) // WARP * SHIFTED_ROWS * (2 * width + 16)
 
 
 @dataclass(frozen=True)

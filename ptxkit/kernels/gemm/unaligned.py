@@ -176,8 +176,8 @@ def filled(w: Matmul) -> Iterator[Mapping[str, Any]]:
 
 
 def stores_pairs(w: Matmul) -> int:
-    """Whether all rows of c begin at a multiple of a pair of elements, a template argument of steps 13 and 14."""
-    return int(w.n % 2 == 0 and pitches(w)["c"] % 2 == 0)
+    """Whether all rows of c begin and end at multiples of 16 bytes, a template argument of steps 13 and 14."""
+    return int(stores_by_tma(w))
 
 
 def launches(w: Matmul, operands: Boxes, t: Tile) -> list[Launch]:
