@@ -68,6 +68,43 @@ struct MulticastGrid {
     unsigned of_product;            // clusters of a product of a batch
 };
 
+// Rows of b that TMA reads by one tensor map.
+struct OneClass {
+    static constexpr bool SEVERAL = false;
+};
+
+// Rows of b in classes, each with a tensor map: row `period` j + i of b is row j of class i, which has elements of other rows before
+// its first one. There is a copy of a for each class, of `a_rows` rows, whose rows begin with as many zeros.
+struct RowClasses {
+    static constexpr bool SEVERAL = true;
+    static constexpr unsigned MOST = 8;  // elements of 16 bits in 16 bytes
+    const TensorMap* maps[MOST];
+    unsigned period, a_rows, pitch;
+
+    __device__ __forceinline__ const TensorMap* map(unsigned row_class) const {
+        const TensorMap* found = maps[0];
+#pragma unroll
+        for (unsigned i = 1; i < MOST; i++) {
+            if (i == row_class) found = maps[i];
+        }
+        return found;
+    }
+
+    // Elements of a row of the tensor map before those of b.
+    __device__ __forceinline__ unsigned before(unsigned row_class) const { return row_class * pitch % MOST; }
+};
+
+// Replaces the first `before` elements of 16 bits of `rows` rows of a tile by zeros, which the warpgroup does whose product reads them.
+__device__ __forceinline__ void clear_before(unsigned tile, unsigned rows, unsigned before) {
+    for (unsigned row = threadIdx.x % 128; row < rows; row += 128) {
+        const unsigned at = tile + swizzled<128>(row * WGMMA_ROW_BYTES);
+        const uint4 v = ld_shared_v4(at);
+        auto kept = [&](unsigned word, unsigned first) { return before >= first + 2 ? 0 : before == first + 1 ? word & 0xffff0000 : word; };
+        st_shared(at, uint4{kept(v.x, 0), kept(v.y, 2), kept(v.z, 4), kept(v.w, 6)});
+    }
+    fence_proxy_async_shared_cta();
+}
+
 // The matrix descriptor of an operand in two words: the upper one is a constant, and the lower one has the address / 16 in its low
 // bits, so that other places of the same tile are sums. PTX ISA, "Matrix Descriptor Format"; see wgmma.cuh.
 template <int MAJOR>
@@ -153,9 +190,11 @@ __device__ __forceinline__ void store_vectors(const float (&sums)[Tile::ROWS][Ti
 // The product of a with one matrix, or with gate and up, as the body of a kernel with ALL_THREADS threads, clusters of
 // a_sharing x b_sharing x parts CTAs and dynamic shared memory for `stages` x STAGE_BYTES and for TOKENS x PITCH sums, which share it.
 // k has `all_steps` of 128 DEPTH bytes, at least as many as parts. up_map is used with two matrices, whose rows are K-major.
-template <class Tile, class T, class Of, int MATRICES, Follow FOLLOW, class Out, class Sum = typename WgmmaOf<T>::Sum>
-__device__ __forceinline__ void multicast_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map, Out& output,
-                                                   const MulticastGrid& grid, unsigned all_steps, unsigned stages) {
+template <class Tile, class T, class Of, int MATRICES, Follow FOLLOW, class Out, class Classes = OneClass,
+          class Sum = typename WgmmaOf<T>::Sum>
+__device__ __forceinline__ void multicast_products(const TensorMap& a_map, const TensorMap& only_b_map, const TensorMap& up_map, Out& output,
+                                                   const MulticastGrid& grid, unsigned all_steps, unsigned stages,
+                                                   const Classes& classes = {}) {
     using Matrices = MatricesOfTile<Tile, MATRICES>;
     static_assert(MATRICES == 1 || Of::B_MAJOR == K_MAJOR, "rows of gate and of up follow each other in shared memory");
     constexpr int CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, TOKENS = Tile::TOKENS, WEIGHTS = Tile::WEIGHTS;
@@ -174,8 +213,19 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
     const unsigned product = BATCHED ? cluster / grid.of_product : 0;
     if constexpr (BATCHED) cluster -= product * grid.of_product;
     const unsigned readers = a_sharing + b_sharing - 1;  // CTAs that read what this one loads
+    unsigned down = cluster / grid.across, row_class = 0;
+    int of_class = 0;  // the first row of a
+    const TensorMap* map_of_b = &only_b_map;
+    if constexpr (Classes::SEVERAL) {
+        row_class = down % classes.period;
+        down /= classes.period;
+        of_class = row_class * classes.a_rows;
+        map_of_b = classes.map(row_class);
+        output.row_class = row_class;
+    }
+    const TensorMap& b_map = *map_of_b;
     const int token = (cluster % grid.across * b_sharing + rank_b) * TOKENS;
-    const int weight = (cluster / grid.across * a_sharing + rank_a) * COLS;
+    const int weight = (down * a_sharing + rank_a) * COLS;
 
     if (warp == 0) {
         if (lane < stages) {
@@ -240,7 +290,7 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
                 for (unsigned d = 0; d < DEPTH; d++) {
                     const int x = ((begin + step) * DEPTH + d) * BK;
                     if (!loaded) load_b(at, d, x, barrier);
-                    load_shared_rows<Of::A_MAJOR, BATCHED>(own_a + at + d * a_bytes, a_map, a_rows, x, token + rank_a * a_rows,
+                    load_shared_rows<Of::A_MAJOR, BATCHED>(own_a + at + d * a_bytes, a_map, a_rows, x, of_class + token + rank_a * a_rows,
                                                            barrier, same_a, a_sharing > 1, product);
                 }
                 ring.advance();
@@ -266,6 +316,12 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
     for (unsigned step = 0; step < steps; step++) {
         const unsigned at = ring.stage * (stage_bytes >> 4);
         if (!ready) mbarrier_wait(full + 8 * ring.stage, ring.parity);
+        if constexpr (Classes::SEVERAL) {
+            if (begin + step == 0 && classes.before(row_class) > 0) {
+                clear_before(base + consumer * ROWS * WGMMA_BLOCK_BYTES, 64 * ROWS, classes.before(row_class));
+                barrier_sync(2 + consumer, 128);
+            }
+        }
         wgmma_fence();
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {

@@ -9,7 +9,18 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm import cluster_k, direct, multicast, shifted, steps, stream_k, swapped, unaligned, wgmma_tiles
+from ptxkit.kernels.gemm import (
+    cluster_k,
+    direct,
+    multicast,
+    row_classes,
+    shifted,
+    steps,
+    stream_k,
+    swapped,
+    unaligned,
+    wgmma_tiles,
+)
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.template import TemplateStruct
@@ -502,6 +513,8 @@ class MatmulWgmma(Matmul):
     def temporaries(self) -> Mapping[str, Any]:
         if unaligned.needed(self):
             copies = {f"{name}_aligned": (shape, self.kind) for name, shape in unaligned.copies(self).items()}
+            if row_classes.considered(self):
+                copies[row_classes.SHIFTED] = (row_classes.copies(self), self.kind)
             elements = stream_k.partials(self)
             return {**copies, "partials": ((elements,), "f32")} if elements else copies
         elements = max(wgmma_tiles.most_parts(self) * self.m * self.n, stream_k.partials(self))
@@ -658,6 +671,17 @@ class MatmulWgmma(Matmul):
     def step17_shifted(self, t: Tile) -> list[Launch]:
         """For rows of any length and a short k or few rows of a: asynchronous copies of aligned vectors, which are shifted."""
         return shifted.launches(self, t)
+
+    @variant(
+        requires=REQUIRES,
+        source=row_classes.SOURCE,
+        tile=row_classes.SPACE,
+        constraint=row_classes.usable,
+        prefer=row_classes.preferred,
+    )
+    def step18_row_classes(self, t: Tile) -> list[Launch]:
+        """For few rows of a: TMA reads rows of b of any length without a copy, those of a tile by one of eight tensor maps."""
+        return row_classes.launches(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:
