@@ -4,9 +4,10 @@
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
-and 10 of matmul_wgmma and ``fused`` of matmul_fused; steps 11 and 12; step 9; step 13 and ``stream_k``; step 14 and
-``cluster_k``; step 15 and ``multicast``; step 16; step 17. The last four are chosen from the first fit with times of them on.
-Files without ``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements.
+and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; step 14 and ``cluster_k``; step
+15 and ``multicast``; step 16; step 17; step 18. The last five are chosen from the first fit with times of them on. Files without
+``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements, and those without
+``"shifted": true`` of steps 12, 13, 15 and 17 before they stored rows of c that begin anywhere by vectors.
 
 Minimized is the sum of
 
@@ -37,6 +38,7 @@ from ptxkit.kernels.gemm import (
     direct,
     fused_tiles,
     multicast,
+    row_classes,
     shifted,
     stream_k,
     stream_model,
@@ -60,8 +62,8 @@ LIMITS = {
     "hit_us": (0.3, 1.5),
     "power": (0.0, 0.8),
 }
-MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast", "direct", "shifted")
-"""The last four may have no times."""
+MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast", "direct", "shifted", "row_classes")
+"""The last five may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -118,8 +120,8 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return ("products", fused_tiles.stream_work(w, t)) if variant == "fused" else None
     if variant in ("step8_tma_store", "step10_split_k"):
         return "products", wgmma_tiles.stream_work(w, t, t.get("PARTS", 1))
-    if variant in ("step11_unaligned", "step12_aligned_copy"):
-        return "unaligned", wgmma_tiles.stream_work(w, {**t, "CLUSTER_M": 1, "CLUSTER_N": 1})
+    if variant == "step12_aligned_copy":
+        return ("unaligned", unaligned.stream_work(w, t)) if "CLUSTER_M" in t else None
     if variant == "step9_swapped":
         return "swapped", swapped.stream_work(w, t)
     if variant == "step14_cluster_k":
@@ -130,13 +132,23 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return "direct", direct.stream_work(w, t)
     if variant == "step17_shifted":
         return "shifted", shifted.stream_work(w, t)
+    if variant == "step18_row_classes":
+        return "row_classes", row_classes.stream_work(w, t)
     return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
+
+
+def stores_shifted(w: Any, variant: str) -> bool:
+    """Whether a variant stores rows of c that begin anywhere by shifted vectors."""
+    changed = ("step12_aligned_copy", "step13_stream_k", "step15_multicast", "step17_shifted")
+    return w.name == "matmul_wgmma" and variant in changed and not unaligned.stores_by_tma(w)
 
 
 def copied_us(w: Any, variant: str) -> float:
     """The time of copies of operands before a variant."""
-    if w.name != "matmul_wgmma" or variant in ("step11_unaligned", "step16_direct", "step17_shifted"):
+    if w.name != "matmul_wgmma" or variant in ("step16_direct", "step17_shifted"):
         return 0.0
+    if variant == "step18_row_classes":
+        return row_classes.copy_us(w)
     return unaligned.copies_us(w)
 
 
@@ -150,8 +162,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
             made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
             if made and made[0] == "multicast" and head.get("stores") != "vectors":
                 made = "multicast", replace(made[1], scattered=made[1].ends)
-            beside, by_threads = copied_us(w, row.get("variant", "")), row.get("variant") == "step11_unaligned"
-            if made and not (by_threads and unaligned.copies(w)):
+            beside = copied_us(w, row.get("variant", ""))
+            if made and (head.get("shifted") or not stores_shifted(w, row["variant"])):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
                 found.append(Row(case, *made, row["us"], beside, row["variant"], row["tile"]))
     return head, found

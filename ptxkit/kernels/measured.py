@@ -220,9 +220,11 @@ class Measured:
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
         cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
             direct: of those that read b without shared memory between warps; shifted: of those
-            whose CTAs put rows of any length together; None before they were measured.
+            whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
+            None before they were measured.
         sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
-        products: of the others by wgmma. unaligned: of those whose results, or also operands, TMA does not copy.
+        products: of the others by wgmma. unaligned: of those whose operands are copied for TMA, or whose
+            results it cannot store.
         cluster_ctas: size of a cluster -> the most CTAs of such clusters that are resident, with one on each SM; without the
             sizes for which these are all SMs.
         remote_store_us: of one of many stores of 16 bytes from an SM to the shared memory of other CTAs (st.async).
@@ -254,6 +256,7 @@ class Measured:
     multicast: StreamRates | None = None
     direct: StreamRates | None = None
     shifted: StreamRates | None = None
+    row_classes: StreamRates | None = None
     sparse: StreamRates | None = None
     sparse_tiles: StreamRates | None = None
 

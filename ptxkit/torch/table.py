@@ -333,13 +333,13 @@ TENSOR_CORES = (
     ("matmul_tcgen05", "step8_tma_store"),
     ("matmul_wgmma", "step15_multicast"),  # for up to some hundred rows of a
     ("matmul_wgmma", "step14_cluster_k"),  # for a small c
+    ("matmul_wgmma", "step18_row_classes"),  # for few rows of a, and rows of b of any length
     ("matmul_wgmma", "step17_shifted"),  # for rows of any length, and a short k or few rows of a
     ("matmul_wgmma", "step16_direct"),  # for few rows of a, of any length
     ("matmul_wgmma", "step13_stream_k"),  # for few rows of a, and for tiles that would fill little of the last wave
     ("matmul_wgmma", "step10_split_k"),  # for a long k and few results
     ("matmul_wgmma", "step9_swapped"),  # for few rows of a
-    ("matmul_wgmma", "step12_aligned_copy"),  # for rows that TMA cannot read
-    ("matmul_wgmma", "step11_unaligned"),  # for rows of the result that TMA cannot write
+    ("matmul_wgmma", "step12_aligned_copy"),  # for rows that TMA cannot read, or of the result that it cannot write
     ("matmul_wgmma", "step8_tma_store"),
     ("matmul_mma", "step6_tma"),
     ("matmul_mma", "step5_coalesced"),

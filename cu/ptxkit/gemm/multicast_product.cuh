@@ -399,17 +399,17 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
         if constexpr (shifts_rows<Out> && MATRICES == 1) {  // neighbouring lanes store neighbouring elements
 #pragma unroll 4
             for (unsigned v = warp; v < rows * (COLS / 64); v += 4 * CONSUMERS) {
-                const unsigned r = v / (COLS / 64), first = weight + v % (COLS / 64) * 64;
-                output.row(transposed + r * PITCH + first - weight, token + r, first, output.columns(first));
+                const unsigned r = v / (COLS / 64), first = v % (COLS / 64) * 64;
+                output.row(transposed + r * PITCH + first, token + r, weight + first, output.columns(weight + first));
             }
-            return;
-        }
+        } else {
 #pragma unroll 4
-        for (unsigned v = threadIdx.x; v < rows * ROW; v += Tile::THREADS) {
-            const unsigned r = v / ROW, c = v % ROW * 4;
-            const Four& four = *reinterpret_cast<const Four*>(transposed + r * PITCH + c);
-            if constexpr (MATRICES == 1) store(four, r, c);
-            else store(activated(four, *reinterpret_cast<const Four*>(transposed + r * PITCH + c + COLS)), r, c);
+            for (unsigned v = threadIdx.x; v < rows * ROW; v += Tile::THREADS) {
+                const unsigned r = v / ROW, c = v % ROW * 4;
+                const Four& four = *reinterpret_cast<const Four*>(transposed + r * PITCH + c);
+                if constexpr (MATRICES == 1) store(four, r, c);
+                else store(activated(four, *reinterpret_cast<const Four*>(transposed + r * PITCH + c + COLS)), r, c);
+            }
         }
         return;
     }

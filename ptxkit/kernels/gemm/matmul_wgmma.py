@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in seventeen steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in eighteen steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -193,8 +193,9 @@ def in_memory(w: MatmulWgmma, launch: Launch) -> Launch:
     copies = unaligned.copies(w)
 
     def of(argument: object) -> object:
-        is_used = isinstance(argument, TensorMap) and not argument.shape
-        return unaligned.map_of(w, argument, copies) if is_used else argument
+        if isinstance(argument, TensorMap) and not argument.shape:  # one with a shape is not used
+            return unaligned.map_of(w, argument, copies)
+        return argument
 
     return replace(launch, args=tuple(map(of, launch.args)))
 
@@ -248,7 +249,7 @@ def copied_usable(w: MatmulWgmma, t: Tile) -> bool | str:
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the steps that read and write all matrices by TMA."""
     reason = unaligned.needed(w)
-    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 17 compute such products"
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 18 compute such products"
 
 
 def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
@@ -434,7 +435,7 @@ def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in seventeen steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in eighteen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -677,7 +678,8 @@ class MatmulWgmma(Matmul):
         source=row_classes.SOURCE,
         tile=row_classes.SPACE,
         constraint=row_classes.usable,
-        prefer=row_classes.preferred,
+        prefer=steps.preferred(18),
+        slower=lambda w: steps.slower(w, 18),
     )
     def step18_row_classes(self, t: Tile) -> list[Launch]:
         """For few rows of a: TMA reads rows of b of any length without a copy, those of a tile by one of eight tensor maps."""

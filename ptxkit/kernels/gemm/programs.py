@@ -43,12 +43,14 @@ TEMPLATES = {
     "multicast": ("step15", MULTICAST),
     "step16_direct": ("step16", ("TOKENS", "ROWS", "STAGES")),
     "step17_shifted": ("step17", ("CONSUMERS", "COLUMNS")),
+    "step18_row_classes": ("step18", MULTICAST),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
 ALIKE = {"bf16": "f16", "f16": "bf16"}
 """Types whose products take as long: the same tile in both, of 66 that were measured, differs by 1.2% in the median."""
 COPIES = "align_rows"
-"""How the name of the program begins that copies operands which TMA cannot read."""
+"""How the names of programs begin that copy operands which TMA cannot read."""
+COPIES_OF_CLASSES = f"{COPIES} of classes"
 
 
 def program(variant: str, tile: Mapping[str, int], **flags: object) -> str:

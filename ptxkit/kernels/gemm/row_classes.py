@@ -1,7 +1,7 @@
 """Tiles of matmul_row_classes.cu: products with few rows of a, and rows of b of any length that TMA reads without a copy.
 
-Every eighth row of b, or every second or fourth if the pitch allows it, has a tensor map of its own: a class. The tiles are those of
-:mod:`ptxkit.kernels.gemm.multicast`, with the classes as the products of a batch.
+Every eighth row of b, or every second or fourth if the pitch allows it, has a tensor map of its own: a class. The tiles are
+those of :mod:`ptxkit.kernels.gemm.multicast`, with the classes as the products of a batch.
 """
 
 from __future__ import annotations
@@ -60,10 +60,17 @@ def considered(w: Matmul) -> bool:
     return direct.along_k(w) and w.m <= MOST_ROWS and "b" in unaligned.copies(w)
 
 
+def was_timed(w: Matmul) -> bool:
+    """Whether there are times of such products."""
+    return considered(w) and measured(w.device).row_classes is not None
+
+
 def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     """The constraint of step 18."""
     if not direct.along_k(w):
         return "reads rows of a and of b along k: layout tn"
+    if "b" not in unaligned.copies(w):
+        return "TMA reads the rows of b by one tensor map"
     if w.m > MOST_ROWS:
         return f"m={w.m} is more than the {MOST_ROWS} rows of a that are copied for each class of rows of b"
     return multicast.usable(OfClass.of(w), t)
@@ -142,7 +149,7 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
 def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
     """The time by the model, without that of the copies; before there were times of it, by that of step 15."""
     entry = measured(w.device)
-    rates = entry.multicast or entry.swapped
+    rates = entry.row_classes or entry.multicast or entry.swapped
     return stream_model.predicted_us(rates, stream_work(w, t), w.device.sms / entry.sms)
 
 

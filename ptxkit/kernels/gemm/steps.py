@@ -2,7 +2,7 @@
 
 All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own. The step and the tile with
 the smallest predicted time are taken, or those of a shared program that are nearly as fast, or a measured exception
-(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 17 are left out until there are times of them.
+(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 18 are left out until there are times of them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from ptxkit.kernels.gemm import (
     direct,
     multicast,
     programs,
+    row_classes,
     shifted,
     stream_k,
     swapped,
     unaligned,
     wgmma_tiles,
 )
-from ptxkit.kernels.gemm.programs import COPIES, Choice, Option
+from ptxkit.kernels.gemm.programs import COPIES, COPIES_OF_CLASSES, Choice, Option
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.per_device import cached_per_device
 
@@ -51,6 +52,7 @@ NAMES = {
     15: "step15_multicast",
     16: "step16_direct",
     17: "step17_shifted",
+    18: "step18_row_classes",
 }
 
 
@@ -104,6 +106,11 @@ def _shifted(w: Matmul) -> Tiles:
         yield from ((t, shifted.predicted_us(w, t)) for t in shifted.candidates(w))
 
 
+def _classes(w: Matmul) -> Tiles:
+    if row_classes.was_timed(w):
+        yield from ((t, row_classes.predicted_us(w, t)) for t in row_classes.candidates(w))
+
+
 TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
@@ -114,6 +121,7 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     15: _multicast,
     16: _direct,
     17: _shifted,
+    18: _classes,
 }
 COPYING = (12, 13, 14, 15)
 """The steps before which operands are copied that TMA cannot read."""
@@ -128,17 +136,24 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     15: multicast.preferred,
     16: direct.preferred,
     17: shifted.preferred,
+    18: row_classes.preferred,
 }
 """The tiles of a step for products for which it is not considered."""
 
 
 def options(w: Matmul, step: int) -> Iterator[Option]:
     """The tiles of a step that may be the fastest; none if the step is not for such products."""
-    copies = (COPIES,) if unaligned.copies(w) and step in COPYING else ()
-    beside = unaligned.copies_us(w) if copies else 0.0
+    copies, beside = copying(w, step)
     for tile, predicted_us in TILES[step](w):
         program = programs.program(NAMES[step], tile, **flags(w, step))
         yield Option(NAMES[step], tile, predicted_us + beside, (program, *copies))
+
+
+def copying(w: Matmul, step: int) -> tuple[tuple[str, ...], float]:
+    """The program that copies operands before a step, and its predicted time; none, and 0, for operands that TMA reads."""
+    if step == 18:
+        return (COPIES_OF_CLASSES,), row_classes.copy_us(w)
+    return ((COPIES,), unaligned.copies_us(w)) if step in COPYING and unaligned.copies(w) else ((), 0.0)
 
 
 def flags(w: Matmul, step: int) -> dict[str, object]:
@@ -187,6 +202,7 @@ def slower(w: Matmul, step: int) -> str | None:
         15: not _multicast_timed(w),
         16: direct.considered(w) and entry.direct is None,
         17: shifted.considered(w) and entry.shifted is None,
+        18: row_classes.considered(w) and entry.row_classes is None,
     }
     if unmeasured.get(step):
         return "no times of it were measured"

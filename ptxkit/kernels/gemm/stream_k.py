@@ -26,7 +26,7 @@ STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
 SHARE_THREADS = 128  # of a CTA of the second launch
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
-SHIFTED_ROWS = 16  # of a warp that are stored at a time
+SHIFTED_ROWS, MOST_SHIFTED = 16, 64  # rows and most columns that a warp stores at a time
 MOST_ROWS = 256  # of a box of a tensor map
 
 COLUMNS = (64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
@@ -91,7 +91,8 @@ def staged_bytes(w: Product, t: Mapping[str, int]) -> int:
     if not isinstance(w, Matmul) or unaligned.stores_by_tma(w):
         return 0
     columns = t["COLUMNS"]
-    width = next(columns // pieces for pieces in range(1, columns + 1) if columns % (8 * pieces) == 0 and columns // pieces <= 64)
+    widths = (columns // pieces for pieces in range(1, columns + 1) if columns % (8 * pieces) == 0)
+    width = next(width for width in widths if width <= MOST_SHIFTED)
     return threads(t) // WARP * SHIFTED_ROWS * (2 * width + 16)
 
 
