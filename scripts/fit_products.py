@@ -4,9 +4,10 @@
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
-and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; step 14 and ``cluster_k``; step
-15 and ``multicast``; step 16; step 17; step 18. The last five are chosen from the first fit with times of them on. Files without
-``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements, and those without
+and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; step 14 and ``cluster_k``;
+step 15 and ``multicast``; step 16; step 17; step 18. The last five are chosen from the first fit with times of them on.
+
+Files without ``"stores": "vectors"`` in their first line are of step 15 before it stored vectors of elements, and those without
 ``"shifted": true`` of steps 12, 13, 15 and 17 before they stored rows of c that begin anywhere by vectors.
 
 Minimized is the sum of

@@ -45,7 +45,8 @@ def leave_out_proxy_fences(monkeypatch):
         built = compiled(*arguments)
         ptx = [re.sub(r"fence\.proxy\.async[^;]*;", "", step.image.ptx) for step in built.steps]
         steps = [
-            replace(s, image=replace(s.image, ptx=text, key="unfenced")) for s, text in zip(built.steps, ptx, strict=True)
+            replace(step, image=replace(step.image, ptx=text, key=f"{step.image.key} unfenced"))
+            for step, text in zip(built.steps, ptx, strict=True)
         ]
         return replace(built, steps=tuple(steps))
 
