@@ -29,13 +29,13 @@ def tile_of(**values):
 
 @settings(max_examples=5, deadline=None)
 @given(
-    *(st.integers(1, 40), st.integers(1, 200), st.integers(1, 200)),
-    *(st.integers(0, 17), st.integers(0, 8).map(lambda x: 2 * x), st.sampled_from(["bf16", "f16"])),
+    *(st.integers(1, 70), st.integers(1, 130), st.integers(1, 200)),
+    *(st.integers(0, 8).map(lambda x: 2 * x), st.integers(0, 8).map(lambda x: 2 * x), st.sampled_from(["bf16", "f16"])),
 )
 @example(1, 1, 1, 0, 0, "bf16")
 @example(17, 521, 65, 0, 0, "f16")
 def test_any_size_and_pitch(m, n, k, more_a, more_b, dtype):
-    k |= 1  # b has rows that TMA cannot read, with this pitch
+    k |= 1  # neither a nor b has rows that TMA can read
     check(strict(), MatmulWgmma(m=m, n=n, k=k, lda=k + more_a, ldb=k + more_b, dtype=dtype), tile_of())
 
 
@@ -50,6 +50,8 @@ TILES = [  # sizes and tile
     ((40, 300, 77), {"TOKENS": 24, "CONSUMERS": 2, "A_SHARING": 2}),
     ((70, 70, 130), {"TOKENS": 24, "B_SHARING": 2, "A_SHARING": 2}),
     ((20, 70, 333), {"TOKENS": 24, "PARTS": 3, "B_SHARING": 2}),
+    ((300, 39, 77), {"TOKENS": 24, "ROWS": 2, "B_SHARING": 2}),  # more rows of a than of b
+    ((70, 20, 333), {"TOKENS": 24, "PARTS": 2}),
 ]
 
 
@@ -59,9 +61,10 @@ def test_every_shape_of_tile_without_races(mnk, tile):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_epilogues(device, parts):
+@pytest.mark.parametrize("sizes", [(3, 37, 81), (37, 3, 81)], ids=str)
+def test_epilogues(device, sizes, parts):
     options = {"alpha": -1.5, "beta": 0.25, "epilogue": "bias_gelu", "dtype": "f16"}
-    check(device, MatmulWgmma(m=3, n=37, k=81, ldc=50, **options), tile_of(PARTS=parts))
+    check(device, MatmulWgmma(*sizes, ldc=50, **options), tile_of(PARTS=parts))
 
 
 def test_zeros_that_wgmma_reads_without_a_proxy_fence_are_found(monkeypatch):
@@ -76,7 +79,8 @@ def test_zeros_that_wgmma_reads_without_a_proxy_fence_are_found(monkeypatch):
     [
         ((3, 40, 65), {"layout": "tt"}, "layout tn"),
         ((3, 40, 64), {}, "TMA reads the rows of b by one tensor map"),
-        ((513, 40, 65), {}, "m=513 is more than the 512 rows"),
+        ((513, 514, 65), {}, "513 rows of a are more than the 512"),
+        ((65, 40, 65), {"lda": 72}, "TMA reads the rows of a by one tensor map"),
     ],
 )
 def test_what_it_cannot_compute_is_refused(sizes, options, reason):

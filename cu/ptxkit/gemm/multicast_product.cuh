@@ -94,6 +94,10 @@ struct RowClasses {
     __device__ __forceinline__ unsigned before(unsigned row_class) const { return row_class * pitch % MOST; }
 };
 
+// Whether an epilogue exchanges rows and columns, so that its rows are the columns of c.
+template <class Out>
+constexpr bool stores_transposed = false;
+
 // Replaces the first `before` elements of 16 bits of `rows` rows of a tile by zeros, which the warpgroup does whose product reads them.
 __device__ __forceinline__ void clear_before(unsigned tile, unsigned rows, unsigned before) {
     for (unsigned row = threadIdx.x % 128; row < rows; row += 128) {
@@ -396,7 +400,12 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
     };
     if (parts == 1) {
         barrier_sync(1, Tile::THREADS);
-        if constexpr (shifts_rows<Out> && MATRICES == 1) {  // neighbouring lanes store neighbouring elements
+        if constexpr (stores_transposed<Out>) {  // neighbouring lanes store neighbouring elements, of a row of c
+#pragma unroll 4
+            for (unsigned v = threadIdx.x; v < rows * COLS; v += Tile::THREADS) {
+                output.store(transposed[v % rows * PITCH + v / rows], token + v % rows, weight + v / rows);
+            }
+        } else if constexpr (shifts_rows<Out> && MATRICES == 1) {
 #pragma unroll 4
             for (unsigned v = warp; v < rows * (COLS / 64); v += 4 * CONSUMERS) {
                 const unsigned r = v / (COLS / 64), first = v % (COLS / 64) * 64;

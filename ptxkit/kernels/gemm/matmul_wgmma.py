@@ -682,7 +682,7 @@ class MatmulWgmma(Matmul):
         slower=lambda w: steps.slower(w, 18),
     )
     def step18_row_classes(self, t: Tile) -> list[Launch]:
-        """For few rows of a: TMA reads rows of b of any length without a copy, those of a tile by one of eight tensor maps."""
+        """For few rows of a or b: TMA reads rows of any length of the other one by eight tensor maps, without a copy."""
         return row_classes.launches(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))

@@ -1,7 +1,7 @@
-"""Tiles of matmul_row_classes.cu: products with few rows of a, and rows of b of any length that TMA reads without a copy.
+"""Tiles of matmul_row_classes.cu: products with few rows of a or of b, and rows of the other operand of any length.
 
-Every eighth row of b, or every second or fourth if the pitch allows it, has a tensor map of its own: a class. The tiles are
-those of :mod:`ptxkit.kernels.gemm.multicast`, with the classes as the products of a batch.
+TMA reads these without a copy. Every eighth of them, or every second or fourth if the pitch allows it, has a tensor map of
+its own: a class. The tiles are those of :mod:`ptxkit.kernels.gemm.multicast`, with the classes as the products of a batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,24 @@ if TYPE_CHECKING:
 SOURCE = "matmul_row_classes.cu"
 MAPS = unaligned.ALIGNMENT // unaligned.SIZE  # of a launch, and the most classes
 SPACE = multicast.SPACE
-MOST_ROWS = 512  # of a, which are copied once for each class
-SHIFTED = "a_shifted"
-"""The temporary with the copies of a."""
+MOST_ROWS = 512  # of the smaller operand, which are copied once for each class
+SHIFTED = "shifted_rows"
+"""The temporary with these copies."""
+
+
+def transposed(w: Matmul) -> bool:
+    """Whether b has fewer rows than a, so that the operands are exchanged."""
+    return w.n < w.m
+
+
+def roles(w: Matmul) -> tuple[str, str]:
+    """The operand with few rows, and the other one."""
+    return ("b", "a") if transposed(w) else ("a", "b")
 
 
 def period(w: Matmul) -> int:
-    """Classes of rows of b."""
-    return direct.period(unaligned.pitches(w)["b"], unaligned.ALIGNMENT)
+    """Classes of rows of the larger operand."""
+    return direct.period(unaligned.pitches(w)[roles(w)[1]], unaligned.ALIGNMENT)
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,8 @@ class OfClass:
     @classmethod
     def of(cls, w: Matmul) -> OfClass:
         """That of the class with the most elements before a row."""
-        return cls(w.m, cdiv(w.n, period(w)), w.k + MAPS - MAPS // period(w), w.kind, w.device, w.work())
+        few, many = sorted((w.m, w.n))
+        return cls(few, cdiv(many, period(w)), w.k + MAPS - MAPS // period(w), w.kind, w.device, w.work())
 
     def work(self) -> Work:
         """Its flops and bytes, together with those of the other classes."""
@@ -56,8 +67,8 @@ class OfClass:
 
 
 def considered(w: Matmul) -> bool:
-    """Whether the variant may be the fastest: where b has to be copied otherwise, which has many more elements than a."""
-    return direct.along_k(w) and w.m <= MOST_ROWS and "b" in unaligned.copies(w)
+    """Whether the variant may be the fastest: where the larger operand has to be copied otherwise."""
+    return direct.along_k(w) and min(w.m, w.n) <= MOST_ROWS and roles(w)[1] in unaligned.copies(w)
 
 
 def was_timed(w: Matmul) -> bool:
@@ -69,16 +80,17 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     """The constraint of step 18."""
     if not direct.along_k(w):
         return "reads rows of a and of b along k: layout tn"
-    if "b" not in unaligned.copies(w):
-        return "TMA reads the rows of b by one tensor map"
-    if w.m > MOST_ROWS:
-        return f"m={w.m} is more than the {MOST_ROWS} rows of a that are copied for each class of rows of b"
+    few, many = roles(w)
+    if many not in unaligned.copies(w):
+        return f"TMA reads the rows of {many} by one tensor map"
+    if (rows := min(w.m, w.n)) > MOST_ROWS:
+        return f"{rows} rows of {few} are more than the {MOST_ROWS} that are copied for each class of rows of {many}"
     return multicast.usable(OfClass.of(w), t)
 
 
 def copies(w: Matmul) -> tuple[int, int]:
-    """The shape of the copies of a."""
-    return period(w) * w.m, cdiv(OfClass.of(w).k, unaligned.LINE) * unaligned.LINE
+    """The shape of the copies of the operand with few rows."""
+    return period(w) * min(w.m, w.n), cdiv(OfClass.of(w).k, unaligned.LINE) * unaligned.LINE
 
 
 def copy_us(w: Matmul) -> float:
@@ -89,15 +101,16 @@ def copy_us(w: Matmul) -> float:
 
 def maps(w: Matmul, rows: int) -> Iterator[TensorMap]:
     """The tensor maps of the classes, for boxes of ``rows`` rows; those of classes that do not exist are not used."""
-    pitch, every = unaligned.pitches(w)["b"], period(w)
+    name = roles(w)[1]
+    pitch, every, count = unaligned.pitches(w)[name], period(w), max(w.m, w.n)
     for i in range(MAPS):
-        first = i if i < min(every, w.n) else 0
+        first = i if i < min(every, count) else 0
         before = first * pitch % MAPS
         yield TensorMap(
-            "b",
+            name,
             box=(rows, unaligned.BK),
             swizzle="128B",
-            shape=(cdiv(w.n - first, every), w.k + before),
+            shape=(cdiv(count - first, every), w.k + before),
             strides=(every * pitch * unaligned.SIZE, unaligned.SIZE),
             offset=(first * pitch - before) * unaligned.SIZE,
         )
@@ -106,15 +119,16 @@ def maps(w: Matmul, rows: int) -> Iterator[TensorMap]:
 def launches(w: Matmul, t: Tile) -> list[Launch]:
     """Launches of ``shift_rows`` and ``matmul_row_classes``."""
     pitch, of_class, every = unaligned.pitches(w), OfClass.of(w), period(w)
-    rows_a, rows_b = multicast.loaded_rows(t)
-    c, bias, m, n, _, *others = w.scalars
+    (few, many), rows = roles(w), sorted((w.m, w.n))
+    loaded_few, loaded_many = multicast.loaded_rows(t)
+    c, bias, _, _, _, *others = w.scalars
     lines, columns = copies(w)
     vectors = columns * unaligned.SIZE // unaligned.ALIGNMENT
     shift = Launch(
         "shift_rows",
         cdiv(lines * vectors, unaligned.COPY_THREADS),
         unaligned.COPY_THREADS,
-        ("a", SHIFTED, w.m, w.k, pitch["a"], vectors, every, pitch["b"] % MAPS),
+        (few, SHIFTED, rows[0], w.k, pitch[few], vectors, every, pitch[many] % MAPS),
         template=(f"ptxkit::{w.kind}",),
         source=unaligned.COPY_SOURCE,
     )
@@ -124,14 +138,14 @@ def launches(w: Matmul, t: Tile) -> list[Launch]:
         multicast.clusters(of_class, t) * every * cluster,
         multicast.threads(t),
         (
-            TensorMap(SHIFTED, box=(rows_a, unaligned.BK), swizzle="128B"),
-            *maps(w, rows_b),
-            *(c, bias, m, n, *others, pitch["b"], every),
+            TensorMap(SHIFTED, box=(loaded_few, unaligned.BK), swizzle="128B"),
+            *maps(w, loaded_many),
+            *(c, bias, *rows, *others, pitch[many], every),
             *multicast.arguments(of_class, t),
         ),
         shared=multicast.shared_bytes(of_class, t),
         cluster=cluster if cluster > 1 else None,
-        template=(multicast.MulticastTile.of(t), f"ptxkit::{w.kind}", w.epilogue_bits),
+        template=(multicast.MulticastTile.of(t), f"ptxkit::{w.kind}", w.epilogue_bits, int(transposed(w))),
     )
     return [shift, multiply]
 

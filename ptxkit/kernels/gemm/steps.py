@@ -160,6 +160,8 @@ def flags(w: Matmul, step: int) -> dict[str, object]:
     """Template arguments of a step that depend on the rows of c."""
     if step == 15:
         return {"STORES": multicast.stores(w)}
+    if step == 18:
+        return {"TRANSPOSED": int(row_classes.transposed(w))}
     if step == 12 and not unaligned.stores_by_tma(w):
         return {"STORE": "SHIFTED"}
     return {"PAIRS": unaligned.stores_pairs(w)} if step in (13, 14) else {}
