@@ -1,13 +1,13 @@
-// Steps 11 and 12 of matmul_wgmma.cu, for matrices whose rows in memory are no multiples of 16 bytes, such as those of 3001
+// Step 11 of matmul_wgmma.cu, for matrices whose rows in memory are no multiples of 16 bytes, such as those of 3001
 // elements, and which TMA therefore cannot read. All sizes and all pitches are possible.
 //
-// 11. The threads of the producer warpgroup read such an operand, put vectors of 16 bytes together (unaligned_rows.cuh), and
-//     store them where TMA would have put them, so that the consumers are those of the other steps. wgmma reads shared
-//     memory through the async proxy: each thread makes its stores visible to it by a fence before its warp arrives at
-//     the mbarrier. An operand with aligned rows is still read by TMA.
-// 12. `align_rows`, in align_rows.cu, copies such operands to rows of a multiple of 128 bytes first, once, and TMA reads
-//     the copies. Step 11 puts a row together as often as there are tiles that need it, which takes more time than the
-//     copy where there are many, and less where c has few rows or columns.
+// The threads of the producer warpgroup read such an operand, put vectors of 16 bytes together (unaligned_rows.cuh), and
+// store them where TMA would have put them, so that the consumers are those of the other steps. wgmma reads shared
+// memory through the async proxy: each thread makes its stores visible to it by a fence before its warp arrives at
+// the mbarrier. An operand with aligned rows is still read by TMA.
+//
+// Step 12 copies such operands to rows that TMA reads instead. Step 11 puts a row together as often as there are tiles
+// that need it, which takes more time than the copy.
 //
 // c is stored by single elements in the order of memory (staged_rows.cuh).
 #include "ptxkit/gemm/element_output.cuh"

@@ -3,10 +3,12 @@
 // calls TN, or one of them or both are column-major (Operands in wgmma_product.cuh). Sums are f32.
 //
 // Each of the steps adds one idea to the step before; docs/gemm.md has the measurements. Step 9, for few rows of a, is
-// in matmul_swapped.cu, step 10, for a long k with a small c, in matmul_split_k.cu, steps 11 and 12, for rows of any
-// number of bytes, in matmul_unaligned.cu, step 13, with tiles as wide as the GPU needs, in matmul_stream_k.cu,
-// step 14, whose clusters divide k, in matmul_cluster_k.cu, and step 15, whose clusters load both operands for each
-// other, in matmul_multicast.cu.
+// in matmul_swapped.cu, step 10, for a long k with a small c, in matmul_split_k.cu, step 11, for rows of any number of
+// bytes, in matmul_unaligned.cu, step 13, with tiles as wide as the GPU needs, in matmul_stream_k.cu, step 14, whose
+// clusters divide k, in matmul_cluster_k.cu, step 15, whose clusters load both operands for each other, in
+// matmul_multicast.cu, and steps 16 to 18, for few rows of any length, in matmul_direct.cu, matmul_shifted.cu and
+// matmul_row_classes.cu. Step 12, for rows of any number of bytes, is step 8 after a copy of such operands (align_rows.cu);
+// where TMA cannot store the rows of c, vectors are shifted into place (shifted_rows.cuh).
 //
 // 1. `matmul_tma`, 64 x 64 tiles: TMA loads a tile of a and b, then the warpgroup multiplies it. Loads and products do
 //     not overlap.
