@@ -85,25 +85,40 @@ __device__ __forceinline__ void store_shifted_rows(const Sum (&sums)[ROWS][SUMS]
             }
             __syncwarp();
             const unsigned width = left < output.n ? min(output.n - left, static_cast<unsigned>(WIDTH)) : 0;
-            T* const corner = output.c + left;
-#pragma unroll 4
-            for (int i = 0; i < (GROUPS + 1) / 2; i++) {
-                const unsigned index = 32 * i + lane, line = index / GROUPS, shift = phase(top + line);
-                const unsigned vector = index % GROUPS + (shift > 0);
-                if (line < 16 && top + line < output.m && vector < (shift + width) / VECTOR) {
-                    T* const place = corner + static_cast<size_t>(top + line) * output.pitch + VECTOR * vector - shift;
-                    *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(staged + line * PITCH + 16 * vector);
+            const unsigned lines = top < output.m ? min(output.m - top, 16u) : 0;
+            T* const corner = output.c + static_cast<size_t>(top) * output.pitch + left;
+            {  // whole vectors: LANES neighbouring lanes store those of a row
+                constexpr unsigned LANES = GROUPS <= 8 ? 8 : GROUPS <= 16 ? 16 : 32, ROWS_AT_ONCE = 32 / LANES;
+                unsigned line = lane / LANES, shift = phase(top + line);
+                T* place = corner + static_cast<size_t>(line) * output.pitch;
+#pragma unroll 8
+                for (unsigned i = 0; i < 16 / ROWS_AT_ONCE; i++) {
+                    const unsigned vector = lane % LANES + (shift > 0);
+                    if (line < lines && vector < (shift + width) / VECTOR) {
+                        const uint4 found = *reinterpret_cast<const uint4*>(staged + line * PITCH + 16 * vector);
+                        *reinterpret_cast<uint4*>(place + VECTOR * vector - shift) = found;
+                    }
+                    line += ROWS_AT_ONCE;
+                    shift = (shift + ROWS_AT_ONCE * output.pitch) % VECTOR;
+                    place += ROWS_AT_ONCE * static_cast<size_t>(output.pitch);
                 }
             }
+            {  // elements before the first and after the last of them
+                unsigned line = lane / VECTOR, shift = phase(top + line);
+                const unsigned element = lane % VECTOR;
+                T* place = corner + static_cast<size_t>(line) * output.pitch;
 #pragma unroll
-            for (int i = 0; i < 16 * VECTOR / 32; i++) {
-                const unsigned index = 32 * i + lane, line = index / VECTOR, element = index % VECTOR;
-                const unsigned shift = phase(top + line), end = shift + width, last = end - end % VECTOR;
-                if (top + line >= output.m) continue;
-                const T* const from = reinterpret_cast<const T*>(staged + line * PITCH);
-                T* const place = corner + static_cast<size_t>(top + line) * output.pitch;
-                if (shift > 0 && element >= shift && element < end) place[element - shift] = from[element];
-                if ((last > 0 || shift == 0) && last + element < end) place[last + element - shift] = from[last + element];
+                for (unsigned i = 0; i < 16 * VECTOR / 32; i++) {
+                    const unsigned end = shift + width, last = end - end % VECTOR;
+                    const T* const from = reinterpret_cast<const T*>(staged + line * PITCH);
+                    if (line < lines) {
+                        if (shift > 0 && element >= shift && element < end) place[element - shift] = from[element];
+                        if ((last > 0 || shift == 0) && last + element < end) place[last + element - shift] = from[last + element];
+                    }
+                    line += 32 / VECTOR;
+                    shift = (shift + 32 / VECTOR * output.pitch) % VECTOR;
+                    place += 32 / VECTOR * static_cast<size_t>(output.pitch);
+                }
             }
         }
     }
