@@ -155,7 +155,7 @@ def test_it_is_not_chosen_before_it_was_measured(workload, monkeypatch):
     assert any(o.name.endswith("multicast") and o.objection == "no times of it were measured" for o in choice.candidates)
 
 
-@pytest.mark.parametrize("options", [{"layout": "nn"}, {"layout": "tt"}, {"n": 3583}, {"m": 16, "n": 3583, "k": 3585}], ids=str)
+@pytest.mark.parametrize("options", [{"layout": "nn"}, {"layout": "tt"}], ids=str)
 def test_it_is_not_chosen_for_products_of_which_there_are_no_times(options):
     sizes, facts = {"m": 328, "n": 3584, "k": 3584}, measurements.H200_FACTS
     chosen, other = (choose(MatmulWgmma(**each).on(facts), target=SM_90A) for each in (sizes, sizes | options))
