@@ -68,7 +68,8 @@ class CType:
     def encode(self, value: Any) -> bytes:
         """A number in this type's bytes; integers wrap."""
         if self.kind == "float":
-            return np.array([value], np.float64).astype(numpy_type(self.dtype)).tobytes()
+            with np.errstate(over="ignore"):  # an infinity
+                return np.array([value], np.float64).astype(numpy_type(self.dtype)).tobytes()
         return (int(value) & ((1 << self.size * 8) - 1)).to_bytes(self.size, "little")
 
 

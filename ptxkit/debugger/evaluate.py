@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from ptxkit.debugger.ctypes import BOOL, C_TYPES, DOUBLE, FLOAT, INT, LONG, UINT, ULONG, CType, array_of, pointer_to
 from ptxkit.debugger.memory import Location, located
 from ptxkit.debugger.syntax import Node
@@ -305,12 +307,13 @@ def _binary(op: str, left: Value, right: Value) -> Value:
             return _of(made, a - b)
         case "*":
             return _of(made, a * b)
-    if b == 0:
-        raise UsageError("division by zero")
     if made.kind == "float":
         if op == "%":
             raise UsageError("% takes integers")
-        return _of(made, a / b)
+        with np.errstate(all="ignore"):  # as on the device: an infinity, or NaN for 0 / 0
+            return _of(made, float(np.float64(a) / np.float64(b)))
+    if b == 0:
+        raise UsageError("division by zero")
     quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     return _of(made, quotient if op == "/" else a - quotient * b)
 

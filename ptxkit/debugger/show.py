@@ -64,7 +64,7 @@ def _natural(made: CType, raw: bytes) -> str:
 
 
 def _float(value: Any) -> str:
-    return str(np.asarray(value)[()]) if not isinstance(value, float) else repr(value)
+    return repr(float(value)) if isinstance(value, float) else str(np.asarray(value)[()])
 
 
 def value_text(made: CType, raw: bytes | None, style: str = "") -> str:

@@ -146,6 +146,24 @@ def test_a_conditional_breakpoint_reports_a_condition_that_fails():
         assert "cannot be evaluated" in stop.message
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("expression", "shown"),
+    [
+        ("1.5", "1.5"),
+        ("(float)1.5 / 0", "inf"),
+        ("-1 / 0.0", "-inf"),
+        ("0.0 / 0", "nan"),
+        ("(float)3e38 * 2", "inf"),
+    ],
+)
+def test_floating_point_numbers_are_shown_and_divided_as_on_the_device(expression, shown):
+    with session("traps") as s:
+        d = Interpreter(s)
+        d.execute("start")
+        assert d.execute(f"print {expression}").text == f"{expression} = {shown}"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -155,6 +173,7 @@ def test_a_conditional_breakpoint_reports_a_condition_that_fails():
         ("print %r999", "no register"),
         ("print y[99999999]", "399999744 bytes past the end of .y."),
         ("print 1/0", "division by zero"),
+        ("print 5 % 0", "division by zero"),
         ("print/q y", "no format"),
         ("x/4zz y", "a count, a format"),
         ("thread 99", "no thread 99"),
