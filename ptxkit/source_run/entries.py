@@ -265,12 +265,15 @@ class CompiledFile:
         """A command line that runs ``entry``: with these arguments, grid and block, and examples for missing arguments."""
         given = {argument.partition("=")[0]: argument for argument in arguments}
         launch = None if arguments or grid or block else self.launch(entry)
-        shared = ""
+        threads, shared = prod(entry.example_block), ""
+        if launch is not None and launch.block:  # the kernel may be written for this block alone
+            block, shared = launch.block, launch.shared
+            threads = prod(map(int, block.split(",")))
         if launch is not None and launch.values is not None:
-            grid, block, shared = launch.grid, launch.block, launch.shared
+            grid = launch.grid
             given = {argument.partition("=")[0]: argument for argument in self.examples(entry)}
         values = [given.get(entry.key(p)) or given.get(f"#{p.index}") or entry.example(p) for p in entry.parameters]
-        grid = grid or dim_text(entry.example_grid(EXAMPLE_ELEMENTS // prod(entry.example_block)))
+        grid = grid or dim_text(entry.example_grid(EXAMPLE_ELEMENTS // threads))
         block = block or ("" if entry.required_block else dim_text(entry.example_block))
         name = f":{entry.name}" if len(self.entries) > 1 or "<" in entry.name or self.prefix else ""
         words = ["ptxkit", "run", f"{self.path_text}{name}"]

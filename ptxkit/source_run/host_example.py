@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ptxkit.compiler.host_code.compile import extracted
@@ -26,7 +26,7 @@ class HostExample:
     Attributes:
         shown: how it is written there. line: where.
         values: of ``--arg``, by parameter; None where one of them, the grid or the block has no translation.
-        grid, block, shared: values of the options; "" for no dynamic shared memory.
+        grid, block, shared: values of the options; "" where they have no translation, and for no dynamic shared memory.
     """
 
     shown: str
@@ -76,12 +76,10 @@ def example_of(
         source: the text of the file.
     """
     host, text = HostText.of(source), shown(launch)
-    unknown = HostExample(text, launch.line, None)
-    if len(launch.arguments) != len(parameters):
-        return unknown
     grid, block = (_dimensions(host.extent(given, launch.line)) for given in (launch.grid, launch.block))
     shared = number_of(host.value(launch.shared, launch.line)) if launch.shared else 0
-    if not grid or not block or shared is None:
+    unknown = HostExample(text, launch.line, None, grid, block, str(shared) if shared else "")
+    if len(launch.arguments) != len(parameters) or not grid or not block or shared is None:
         return unknown
     values, room = [], MOST_BYTES
     for p, given, (dtype, begin) in zip(parameters, launch.arguments, elements, strict=True):
@@ -92,7 +90,7 @@ def example_of(
             room -= int(size[1]) * dtype_of(dtype).itemsize
     if not all(values) or room < 0:
         return unknown
-    return HostExample(text, launch.line, tuple(values), grid, block, str(shared) if shared else "")
+    return replace(unknown, values=tuple(values))
 
 
 def _dimensions(expression: str) -> str:

@@ -75,6 +75,17 @@ def test_a_launch_that_is_not_known_is_shown_and_the_example_is_large_enough(fil
     assert file.has_main
 
 
+def test_the_block_and_the_shared_memory_of_a_launch_are_proposed_also_where_its_arguments_are_not_known(tmp_path):
+    """A kernel is often written for one block: its shared memory has room for no other."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "__global__ void k(float* y, int n) { extern __shared__ float s[]; s[threadIdx.x] = n; y[0] = s[0]; }\n"
+        "int main(int argc, char** argv) { float* y; k<<<9, dim3(8, 4), 32 * sizeof(float)>>>(y, atoi(argv[1])); }"
+    )
+    (found,) = commands(compile_file(path, None)).values()
+    assert " ".join(found) == "--arg y=float32[1024]:zeros --arg n=1024 --grid 32 --block 8,4 --shared 128"
+
+
 def test_given_arguments_are_not_mixed_with_those_of_the_host_code(file):
     entry = file.entry("add")
     assert "--arg n=7" in file.command(entry, ["n=7"]) and "1000" not in file.command(entry, ["n=7"])
