@@ -1,6 +1,6 @@
 """Fit the models of products by wgmma to measured times, and write them to ptxkit/kernels/fitted_products.json.
 
-    python scripts/fit_products.py TIMES.jsonl... [--dry-run] [--only MODEL] [--refine] [--starts N]
+    python scripts/fit_products.py TIMES.jsonl... [--dry-run] [--only MODEL [--term NAME]] [--refine]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
@@ -80,6 +80,7 @@ START = StreamRates(
     wave_us=0.3,
     end_us=5e-5,
     scattered_us=5e-4,
+    shifted_us=1e-4,
     exchange_us=1e-4,
     second_us=1.5,
     partial_gbs=2800.0,
@@ -173,8 +174,10 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
 class Search:
     """The rows as arrays in the order of their cases, and the coefficients of all models, which random steps improve."""
 
-    def __init__(self, rows: Sequence[Row], models: Mapping[str, StreamRates], fitted: Sequence[str] = ()) -> None:
-        self.fitted = list(fitted or models)
+    def __init__(
+        self, rows: Sequence[Row], models: Mapping[str, StreamRates], fitted: Sequence[str] = (), terms: Sequence[str] = ()
+    ) -> None:
+        self.fitted, self.terms = list(fitted or models), terms
         best: dict[Any, float] = {}
         for row in rows:
             best[row.case] = min(best.get(row.case, row.us), row.us)
@@ -221,7 +224,7 @@ class Search:
         names, best = self.fitted, self.cost(self.predicted)
         for _ in range(steps):
             name = names[rng.integers(len(names))]
-            tried = moved(self.models[name], rng, SIZES[rng.integers(len(SIZES))])
+            tried = moved(self.models[name], rng, SIZES[rng.integers(len(SIZES))], self.terms)
             predicted = self.predicted.copy()
             predicted[self.at[name]] = self.of_model(name, tried)
             if (cost := self.cost(predicted)) < best:
@@ -245,9 +248,9 @@ def arrays(works: Sequence[StreamWork]) -> Any:
     return StreamWork(**{f.name: np.array([getattr(w, f.name) for w in works], float) for f in fields(StreamWork)})  # type: ignore[arg-type]
 
 
-def moved(rates: StreamRates, rng: np.random.Generator, size: float) -> StreamRates:
-    """Coefficients a random step away, each within its limits."""
-    names = [f.name for f in fields(StreamRates)]
+def moved(rates: StreamRates, rng: np.random.Generator, size: float, terms: Sequence[str] = ()) -> StreamRates:
+    """Coefficients a random step away, each within its limits: ``terms``, or all."""
+    names = terms or [f.name for f in fields(StreamRates)]
     factors = np.exp(rng.normal(0, size, len(names)) * (rng.random(len(names)) < 0.3))
     values = {name: getattr(rates, name) * f for name, f in zip(names, factors, strict=True)}
     return replace(rates, **{name: float(np.clip(v, *LIMITS.get(name, (0, np.inf)))) for name, v in values.items()})
@@ -261,17 +264,22 @@ def best_of(
     names: Sequence[str] = MODELS,
     *,
     refine: bool = False,
+    terms: Sequence[str] = (),
 ) -> Search:
     """The best of several searches for the coefficients of the models ``fitted``, or of all; the others keep theirs.
 
     Args:
         names: all models, of which those without rows are left out.
         refine: begin with the present coefficients, where there are any.
+        terms: the coefficients that are fitted, from START on; the others keep their present values. All by default.
     """
     known = fitted_products() if fitted or refine else {}
     at_first = {name: START if name in fitted and not refine else known.get(name, START) for name in names}
+    if terms:
+        begin = {term: getattr(START, term) for term in terms}
+        at_first |= {name: replace(known[name], **begin) for name in fitted}
     models = {name: at_first[name] for name in names if any(row.model == name for row in rows)}
-    searches = [Search(rows, models, fitted) for _ in range(starts)]
+    searches = [Search(rows, models, fitted, terms) for _ in range(starts)]
     return searches[min(range(starts), key=lambda seed: searches[seed].improve(steps, seed))]
 
 
@@ -336,6 +344,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--only", action="append", default=[], choices=MODELS, metavar="MODEL", help="fit this model alone")
     parser.add_argument("--refine", action="store_true", help="begin with the present coefficients")
+    parser.add_argument(
+        "--term", action="append", default=[], metavar="NAME", help="with --only: fit this coefficient, and keep the others"
+    )
     given = parser.parse_args(arguments)
     try:
         read_files = [read(path) for path in given.times]
@@ -346,7 +357,7 @@ def main(arguments: Sequence[str]) -> int:
     if missing := sorted(set(given.only) - {row.model for row in rows}):
         print(f"error: there are no times of {missing[0]} to fit", file=sys.stderr)
         return 2
-    search = best_of(rows, given.starts, given.steps, given.only, refine=given.refine)
+    search = best_of(rows, given.starts, given.steps, given.only, refine=given.refine, terms=given.term)
     print_fit(search, given)
     if not given.dry_run:
         write(PRODUCTS_FILE, "scripts/fit_products.py", [head for head, _ in read_files], len(rows), search)

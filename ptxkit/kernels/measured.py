@@ -169,6 +169,7 @@ class StreamRates:
         exchange_us: of a sum that is sent to another CTA of the cluster.
         second_us: of a second launch. partial_gbs: sums that are stored for it and added by it.
         release_us: until another CTA that reads a stage has released it, for each of them.
+        shifted_us: more for each sum of a row of c that is stored by shifted vectors, or row by row.
         power: by how much less time a wgmma takes the more SMs are idle, because the clock falls with the power.
     """
 
@@ -191,6 +192,7 @@ class StreamRates:
     partial_gbs: float
     release_us: float = 0.0
     power: float = 0.0
+    shifted_us: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"

@@ -79,7 +79,7 @@ def test_zeros_that_wgmma_reads_without_a_proxy_fence_are_found(monkeypatch):
     [
         ((3, 40, 65), {"layout": "tt"}, "layout tn"),
         ((3, 40, 64), {}, "TMA reads the rows of b by one tensor map"),
-        ((513, 514, 65), {}, "513 rows of a are more than the 512"),
+        ((257, 258, 65), {}, "257 rows of a are more than the 256"),
         ((65, 40, 65), {"lda": 72}, "TMA reads the rows of a by one tensor map"),
     ],
 )

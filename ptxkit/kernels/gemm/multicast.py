@@ -260,7 +260,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
     resident = cluster_ctas(w.device, of_cluster) if of_cluster > 1 else w.device.sms
     on_sm, (from_a, from_b) = cdiv(ctas, resident), loaded_rows(t)
     waves, ends = cdiv(on_sm, t["CTAS_PER_SM"]), sums * on_sm / t["PARTS"]
-    by_vectors = t["PARTS"] == 1 and isinstance(w, Matmul) and stores(w) == 2
+    how = stores(w) if isinstance(w, Matmul) and t["PARTS"] == 1 else 1
     return StreamWork(
         memory_bytes=w.work().bytes,
         split=split_share(w, from_a, from_b, itemsize),
@@ -276,7 +276,8 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         wgmma_columns=t["TOKENS"],
         ends=ends,
         exchanged=sums * on_sm if t["PARTS"] > 1 else 0,
-        scattered=0.0 if by_vectors else ends,
+        scattered=ends if how == 1 else 0.0,
+        shifted=0.0 if how else ends,
         waves=waves - 1,
         clustered=of_cluster > 1,
     )

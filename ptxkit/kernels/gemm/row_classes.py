@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SOURCE = "matmul_row_classes.cu"
 MAPS = unaligned.ALIGNMENT // unaligned.SIZE  # of a launch, and the most classes
 SPACE = multicast.SPACE
-MOST_ROWS = 512  # of the smaller operand, which are copied once for each class
+MOST_ROWS = 256  # of the smaller operand, which are copied once for each class
 SHIFTED = "shifted_rows"
 """The temporary with these copies."""
 

@@ -204,7 +204,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
     shares, sms = Shares.of(w, t, itemsize, batch), w.device.sms
     ctas = shares.clusters * shares.sharing
     on_sm, rows = cdiv(ctas, sms), loaded_rows(w, t)
-    from_a = rows / shares.sharing
+    from_a, shifts = rows / shares.sharing, staged_bytes(w, t) > 0
     return StreamWork(
         memory_bytes=w.work().bytes,
         split=split_share(w, from_a, t["COLUMNS"], itemsize),
@@ -219,7 +219,8 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         units=height(t) / 64,
         wgmma_columns=t["COLUMNS"],
         ends=(ends := min(height(t), w.m) * t["COLUMNS"] * max(1, shares.whole)),
-        scattered=ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
+        scattered=0.0 if shifts else ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
+        shifted=ends if shifts else 0.0,
         clustered=shares.sharing > 1,
         partial_bytes=partial_bytes(t, shares),
     )

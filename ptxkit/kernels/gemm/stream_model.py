@@ -29,6 +29,7 @@ class StreamWork:
         wgmma_columns: columns of a wgmma. others: CTAs of a cluster that read what a CTA loads, beside itself.
         ends: sums of the tiles that an SM ends. waves: after the first one. exchanged: sums that CTAs of a cluster send.
         scattered: of the sums of ``ends``, those that are stored one by one, in step 15 also by pairs.
+        shifted: those of rows that begin anywhere, which are stored by shifted vectors, or row by row.
         clustered: whether CTAs share operands.
         partial_bytes: of sums in device memory, which a second launch adds.
     """
@@ -47,6 +48,7 @@ class StreamWork:
     waves: float = 0
     exchanged: int = 0
     scattered: float = 0.0
+    shifted: float = 0.0
     clustered: bool = False
     others: int = 0
     idle: float = 0.0
@@ -71,7 +73,7 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
         work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses) + rates.release_us * work.others) / work.stages,
     )
     hidden = sum(time**rates.order for time in times) ** (1 / rates.order)
-    ends = work.ends * rates.end_us + work.scattered * rates.scattered_us
+    ends = work.ends * rates.end_us + work.scattered * rates.scattered_us + work.shifted * rates.shifted_us
     beside = rates.launch_us + ends + work.waves * rates.wave_us + work.exchanged * rates.exchange_us
     added = (work.partial_bytes > 0) * rates.second_us + work.partial_bytes / (rates.partial_gbs * 1e3 * scale)
     predicted: float = hidden + beside + work.clustered * rates.cluster_us + added

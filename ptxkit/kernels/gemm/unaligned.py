@@ -152,7 +152,7 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
     lines = {name: name in of_copies or pitch * SIZE % wgmma_tiles.LINE_BYTES == 0 for name, pitch in pitches(w).items()}
     rows, cols = t["BM"] / t["CLUSTER_N"], t["BN"] / t["CLUSTER_M"]
     split = (rows * (not lines["a"]) + cols * (not lines["b"])) / (rows + cols)
-    return replace(made, split=split, scattered=0.0 if stores_by_tma(w) else made.ends)
+    return replace(made, split=split, shifted=0.0 if stores_by_tma(w) else made.ends)
 
 
 def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
