@@ -77,6 +77,9 @@ FLAT_GRADIENTS = ("swiglu_backward", "add_activation_backward")  # element-wise
 GRADIENTS = (*NORM_GRADIENTS, "softmax_backward", *FLAT_GRADIENTS)
 LAYERS = ("swiglu_ffn", "ffn_sublayer", "linear_layernorm_gelu", "moe_int8", "moe_routed")
 DTYPES = ("bf16", "f32", "f16")
+DECODING = ((16, 1, 4096), (1, 1, 16384), (128, 1, 500), (8, 4, 2000), (1, 64, 8192))
+"""Sequences, queries and keys of attention with few queries: decoding, also of a long context and of many sequences, a few
+proposed tokens (speculative decoding), and a part of a prompt after a long one (chunked prefill)."""
 
 
 @dataclass(frozen=True)
@@ -343,15 +346,16 @@ def layers(model: Model) -> list[tuple[int, int]]:
 
 
 def _attention(_: random.Random) -> Rule:
-    """Prefill and decode of models, gradients, and lengths beside the multiples of tiles."""
+    """Prefill and decoding of models, gradients, and lengths beside the multiples of tiles."""
     dtypes, masks = itertools.cycle(("bf16", "f16")), itertools.cycle((False, True, True))
     for name, model in DIMENSIONS.items():
         heads = {"heads": model.heads, "kv_heads": model.kv_heads % model.heads, "d": model.d}
         for batch, length in ((1, 300), (4, 2048)):
             sizes = {"batch": batch, "q": length, "k": length, **heads}
             yield name, "attention", {**sizes, "causal": model.causal, "dtype": next(dtypes)}
-        if model.causal:
-            yield name, "attention", {"batch": 16, "q": 1, "k": 4096, **heads, "dtype": next(dtypes)}
+        for batch, queries, keys in DECODING if model.causal else ():
+            sizes = {"batch": batch, "q": queries, "k": keys, **heads, "causal": queries > 1}
+            yield name, "attention", {**sizes, "dtype": next(dtypes)}
         training = {"batch": 2, "q": 1024, "k": 1024, **heads, "causal": model.causal}
         yield name, "attention_backward", {**training, "dtype": next(dtypes)}
         yield name, "attention_e4m3", training
