@@ -14,6 +14,9 @@
 // 6. `attention_dynamic`: persistent CTAs that take the next tile from a counter when they have room for its queries, those
 //     with most keys of the last heads first.
 // 7. attention_continuous.cu: the same without a gap between tiles of queries.
+// 8. attention_decode.cu: for few queries; the keys of a sequence are divided among CTAs.
+// 9. The same with TMA and clusters.
+// 10. attention_decode_wgmma.cu: the same by wgmma.
 //
 // Sources: Dao et al., "FlashAttention" (2022); Dao, "FlashAttention-2" (2023); Shah et al., "FlashAttention-3" (2024).
 #include "ptxkit/attention/consumer.cuh"

@@ -45,6 +45,7 @@ class SmLimits:
         default_shared_bytes: shared memory of a CTA without opt-in, which is also the most that static variables can take.
         fp32_per_clock, fp64_per_clock: additions, multiplications or fused multiply-adds of an SM in a clock on the CUDA
             cores; 0 where no source states them.
+        special_per_clock: exponentials, logarithms, reciprocals and the like of an SM in a clock, approximate, of f32.
     """
 
     threads: int
@@ -69,6 +70,7 @@ class SmLimits:
     )  # guide, "Shared Memory": more is dynamic and needs an opt-in; ptxas refuses it
     fp32_per_clock: int = 128  # arithmetic
     fp64_per_clock: int = 2  # arithmetic
+    special_per_clock: int = 16  # arithmetic
 
     @property
     def shared_bytes_per_cta(self) -> int:

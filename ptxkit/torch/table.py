@@ -698,7 +698,13 @@ def _attention_gradient(kept: Kept, options: Named, grads: Grads, wanted: Wanted
 ATTENTION = (
     Operation(
         "attention",
-        of("attention", ("private_counter", "step5_persistent", "step4_ping_pong", "step1_tiled")),
+        of(
+            "attention",
+            (
+                *("step10_decode_wgmma", "step9_decode_tma", "step8_decode"),
+                *("private_counter", "step5_persistent", "step4_ping_pong", "step1_tiled"),
+            ),
+        ),
         (
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("key", KEYS, memory=KEY_MEMORY),
@@ -729,7 +735,7 @@ ATTENTION = (
     ),
     Operation(
         "attention_e4m3",
-        of("attention_e4m3", ("step5_continuous", "step4_persistent", "step3_overlap", "unfused")),
+        of("attention_e4m3", ("step6_decode", "step5_continuous", "step4_persistent", "step3_overlap", "unfused")),
         (
             TensorArgument("query", QUERIES, memory=QUERY_MEMORY),
             TensorArgument("key", KEYS, memory=KEY_MEMORY),

@@ -1,4 +1,4 @@
-"""attention: softmax(q k^T / sqrt(d)) v of each head of each sequence, forward, in seven steps."""
+"""attention: softmax(q k^T / sqrt(d)) v of each head of each sequence, forward, in ten steps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
+from ptxkit.kernels.attention import decode, decode_choice
 from ptxkit.kernels.attention.balance import alone, section, steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import (
     LOG2E,
@@ -74,7 +75,12 @@ class Attention(AttentionSizes):
 
     def temporaries(self) -> Mapping[str, Any]:
         shape = (self.heads, self.tokens[0], self.k)
-        return {"scores": (shape, "f32"), "probabilities": (shape, self.dtype), "counter": (1, "s32")}
+        return {
+            "scores": (shape, "f32"),
+            "probabilities": (shape, self.dtype),
+            "counter": (1, "s32"),
+            **decode.partials(self),
+        }
 
     def work(self) -> Work:
         queries, keys = self.tokens
@@ -260,6 +266,39 @@ class Attention(AttentionSizes):
     def step7_continuous(self, t: Tile) -> list[Launch]:
         """The first scores of the next queries are computed during the last product of these, whose results are stored then."""
         return self.specialized(continuous(self, t), "attention_continuous", persistent=True)
+
+    @variant(
+        requires=("sm_80",),
+        tile=decode.TILE,
+        constraint=decode.usable,
+        prefer=lambda w: decode_choice.preferred(w, clusters=False),
+        slower=lambda w: decode_choice.slower_mma(w, tma=False),
+    )
+    def step8_decode(self, t: Tile) -> list[Launch]:
+        """For few queries: keys divided among CTAs, tiles with queries of all heads that share keys; mma.sync, cp.async."""
+        return decode.launches(self, t, "attention_decode", tma=False)
+
+    @variant(
+        requires=("sm_90",),
+        tile=decode.CLUSTER_TILE,
+        constraint=decode.usable,
+        prefer=lambda w: decode_choice.preferred(w, clusters=True),
+        slower=lambda w: decode_choice.slower_mma(w, tma=True),
+    )
+    def step9_decode_tma(self, t: Tile) -> list[Launch]:
+        """Step 8 with TMA; the CTAs of a cluster combine their results, without a second launch."""
+        return decode.launches(self, t, "attention_decode_tma", tma=True)
+
+    @variant(
+        requires=("sm_90a",),
+        tile=decode.WGMMA_TILE,
+        constraint=decode.usable_by_wgmma,
+        prefer=decode_choice.preferred_wgmma,
+        slower=decode_choice.slower_wgmma,
+    )
+    def step10_decode_wgmma(self, t: Tile) -> list[Launch]:
+        """Step 8 with the products of step 4, for tiles of more than 16 rows."""
+        return decode.wgmma_launches(self, t)
 
 
 def forward(w: AttentionSizes, query: Any, key: Any, value: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -1,4 +1,4 @@
-"""attention_e4m3: attention, forward, of e4m3 elements with one scale for each head, in five steps."""
+"""attention_e4m3: attention, forward, of e4m3 elements with one scale for each head, in six steps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
+from ptxkit.kernels.attention import decode, decode_choice
 from ptxkit.kernels.attention.attention import Attention, forward
 from ptxkit.kernels.attention.balance import alone, section, steps_of_queries, strided_remark
 from ptxkit.kernels.attention.sizes import LOG2E, AttentionSizes, fits
@@ -153,6 +154,7 @@ class AttentionE4m3(AttentionSizes):
             "scores": (pairs, "f32"),
             "probabilities": (pairs, "bf16"),
             "counter": (1, "s32"),
+            **decode.partials(self),
         }
 
     def work(self) -> Work:
@@ -328,6 +330,18 @@ class AttentionE4m3(AttentionSizes):
     def step5_continuous(self, t: Tile) -> list[Launch]:
         """Tiles from a counter. The first scores of the next queries are computed during the last product of these."""
         return self.launches(continuous(self, t), persistent=True)
+
+    @variant(
+        requires=("sm_90",),
+        tile=decode.CLUSTER_TILE,
+        constraint=decode.usable,
+        prefer=lambda w: decode_choice.preferred(w, clusters=True),
+        slower=decode_choice.slower_e4m3,
+    )
+    def step6_decode(self, t: Tile) -> list[Launch]:
+        """For few queries: keys are divided among CTAs; both products by mma.sync in f16, to which elements are converted."""
+        scales = ("query_scale", "key_scale", "value_scale")
+        return decode.launches(self, t, "attention_e4m3_decode", tma=True, scales=scales)
 
 
 def continuous(w: AttentionE4m3, t: Tile) -> E4m3ContinuousTile:

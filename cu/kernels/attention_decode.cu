@@ -1,0 +1,100 @@
+// Attention of few queries, steps 8 and 9 of attention.cu: the keys of a sequence are divided among CTAs. See decode.cuh.
+//
+// `attention_decode` loads by cp.async, for sm_80 and later, `attention_decode_tma` by TMA, for sm_90 and later;
+// `attention_e4m3_decode` takes e4m3 elements. With more than one part, `attention_combine` follows.
+#include "ptxkit/attention/decode.cuh"
+
+using namespace ptxkit;
+
+template <class T, class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(Tile::THREADS) attention_decode(
+    const T* q, const T* k, const T* v, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens, int heads,
+    int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys, float scale) {
+    const AsyncTiles<T, Tile> loads{k, v};
+    attend_few<T, Tile, CAUSAL>(loads, NoScales(), q, o, lse, q_starts, k_starts, tokens, heads, kv_heads, partial_o, partial_lse, parts,
+                                row_tiles, part_keys, scale);
+}
+
+template <class T, class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(Tile::THREADS) attention_decode_tma(
+    const T* q, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map, T* o, float* lse,
+    const int* q_starts, const int* k_starts, int tokens, int heads, int kv_heads, float* partial_o, float* partial_lse,
+    int parts, int row_tiles, int part_keys, float scale) {
+    const BulkTiles<T, Tile> loads{k_map, v_map};
+    attend_few<T, Tile, CAUSAL>(loads, NoScales(), q, o, lse, q_starts, k_starts, tokens, heads, kv_heads, partial_o, partial_lse, parts,
+                                row_tiles, part_keys, scale);
+}
+
+// e4m3 elements, which are multiplied by the scales of their heads.
+template <class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(Tile::THREADS) attention_e4m3_decode(
+    const e4m3* q, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map, const float* q_scales,
+    const float* k_scales, const float* v_scales, bf16* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
+    int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys, float scale) {
+    const BulkTiles<e4m3, Tile> loads{k_map, v_map};
+    attend_few<e4m3, Tile, CAUSAL>(loads, HeadScales{q_scales, k_scales, v_scales}, q, o, lse, q_starts, k_starts, tokens,
+                                   heads, kv_heads, partial_o, partial_lse, parts, row_tiles, part_keys, scale);
+}
+
+// Combines the results of the parts: a CTA of WARPS warps for each row of o. Warp w adds parts w, w + WARPS, ..., and then
+// the sums of the warps are added in their order.
+template <class T, int D, int WARPS>
+__global__ void __launch_bounds__(32 * WARPS) attention_combine(const float* partial_o, const float* partial_lse, T* o,
+                                                                float* lse, int tokens, int heads, int parts) {
+    constexpr int COLUMNS = D / 32;  // of a lane, as pairs
+    constexpr int AT_ONCE = 8;       // parts that are requested before the first one is added
+    __shared__ __align__(16) float of_warps[WARPS][D];
+    __shared__ RowSum sums_of_warps[WARPS];
+    follow_previous_grid();
+    const size_t row = blockIdx.x, stride = size_t(tokens) * heads;
+    const unsigned lane = laneid(), warp = threadIdx.x / 32;
+    float x[COLUMNS] = {};
+    RowSum total{-infinity(), 0};
+    for (int first = warp; first < parts; first += AT_ONCE * WARPS) {
+        float logarithm[AT_ONCE], highest = total.maximum;
+        float2 y[AT_ONCE][COLUMNS / 2];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int part = first + i * WARPS;
+            const bool exists = part < parts;
+            logarithm[i] = exists ? partial_lse[part * stride + row] : -infinity();
+            const float* from = partial_o + (part * stride + row) * D + lane * 2;
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 2; j++) {
+                y[i][j] = {};
+                if (exists) y[i][j] = *reinterpret_cast<const float2*>(from + j * 64);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) highest = fmaxf(highest, logarithm[i]);
+        const float base = highest == -infinity() ? 0 : highest, previous = ex2_approx_ftz(total.maximum - base);
+        total = {highest, total.sum * previous};
+#pragma unroll
+        for (float& sum : x) sum *= previous;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const float factor = ex2_approx_ftz(logarithm[i] - base);
+            total.sum += factor;
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 2; j++) {
+                x[2 * j] = fmaf(y[i][j].x, factor, x[2 * j]), x[2 * j + 1] = fmaf(y[i][j].y, factor, x[2 * j + 1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 2; j++) {
+        *reinterpret_cast<float2*>(&of_warps[warp][j * 64 + lane * 2]) = {x[2 * j], x[2 * j + 1]};
+    }
+    if (lane == 0) sums_of_warps[warp] = total;
+    barrier_sync();
+    if (threadIdx.x >= D / 4) return;
+    const unsigned column = threadIdx.x * 4;
+    RowSum combined;
+    const float4 sum = combine(
+        WARPS, combined, [&](int w) { return sums_of_warps[w]; },
+        [&](int w) { return *reinterpret_cast<const float4*>(&of_warps[w][column]); });
+    const DecodeRows<T> out{o, lse, nullptr, nullptr, tokens, heads, 0, 0, heads, -1};
+    const DecodeRow<T> of_row = out.row(row, combined);
+    of_row.template store<D>(column, sum);
+    if (column == 0) of_row.store_logarithm();
+}

@@ -1,0 +1,124 @@
+"""Attention of few queries: keys divided among CTAs, and the rows of all heads that share keys in one tile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit import Tile
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.kernels.attention import decode, decode_choice
+from ptxkit.kernels.attention.attention import Attention
+from ptxkit.kernels.attention.attention_e4m3 import AttentionE4m3
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
+from ptxkit.workload.choice import choose
+
+STEPS = ("step8_decode", "step9_decode_tma", "step10_decode_wgmma")
+SMALL = {"ROW_WARPS": 1, "KEY_WARPS": 2, "BN": 16, "STAGES": 2}
+
+
+def run(variant, tile=None, device=None, kernel=Attention, **settings):
+    workload = kernel(**settings)
+    case = execute.Case(workload, device or EmulatedDevice(), seed=3)
+    result = execute.run(case, workload.variant(variant), None, tile, explicit=tile is not None)
+    assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
+    return result, case
+
+
+@pytest.mark.parametrize("variant", STEPS)
+@pytest.mark.parametrize(("q", "heads"), [(1, 7), (5, 14)])
+def test_rows_of_all_heads_that_share_keys(variant, q, heads):
+    """7 heads: rows of a query are in two tiles, and a tile of 128 rows is not full."""
+    run(variant, batch=2, heads=heads, kv_heads=heads // 7, q=q, k=100, d=64, causal=True, lengths="random")
+
+
+@pytest.mark.parametrize("variant", STEPS)
+@pytest.mark.parametrize(("d", "dtype"), [(128, "f16"), (256, "bf16")])
+def test_longer_heads(variant, d, dtype):
+    run(variant, batch=1, heads=4, kv_heads=2, q=2, k=90, d=d, dtype=dtype)
+
+
+@pytest.mark.parametrize("variant", ["step8_decode", "step9_decode_tma"])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"ROW_WARPS": 4, "KEY_WARPS": 2, "BN": 32, "STAGES": 2},
+        {"ROW_WARPS": 2, "KEY_WARPS": 1, "BN": 64, "STAGES": 3},
+        {"ROW_WARPS": 1, "KEY_WARPS": 8, "BN": 16, "STAGES": 4},
+    ],
+    ids=lambda tile: "-".join(map(str, tile.values())),
+)
+def test_tiles(variant, tile):
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    run(variant, tile, device, batch=2, heads=4, kv_heads=2, q=20, k=300, d=64, causal=True, lengths="random")
+
+
+@pytest.mark.parametrize("ctas", [2, 4, 8])
+def test_a_cluster_combines_the_results_of_its_ctas(ctas):
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    tile = {**SMALL, "CLUSTER": ctas}
+    run("step9_decode_tma", tile, device, batch=3, heads=4, kv_heads=1, q=3, k=300, d=64, lengths="empty")
+
+
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_parts_are_combined_in_the_same_order_in_every_launch(ctas):
+    workload = Attention(batch=1, heads=2, q=3, k=900, d=64, causal=True)
+    case = execute.Case(workload, EmulatedDevice())
+    prepared = execute.prepare(case, workload.variant("step9_decode_tma"), None, {**SMALL, "CLUSTER": ctas})
+    assert len(prepared.launches) == 2
+    found = []
+    for _ in range(2):
+        case.reset()
+        prepared.launch()
+        found.append(case.outputs()["o"].view(np.uint16).copy())
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("variant", "kernel"), [*((step, Attention) for step in STEPS[:2]), ("step6_decode", AttentionE4m3)])
+def test_keys_and_values_are_read_once_for_all_heads_that_share_them(few_ctas, variant, kernel):
+    """Beside them, the queries, the partial results of 8 rows of a few parts, and what each thread reads of the sequence."""
+    keys = 4096
+    result, case = run(variant, kernel=kernel, batch=1, heads=8, kv_heads=1, q=1, k=keys, d=64)
+    both = 2 * keys * 64 * case.inputs["key"].itemsize
+    assert both <= result.counters.read_bytes <= 1.15 * both
+
+
+CHOSEN = {
+    "decoding": ({"batch": 16, "heads": 28, "kv_heads": 4, "q": 1, "k": 4096}, "step9_decode_tma", "step8_decode"),
+    "no_shared_heads": ({"batch": 1, "heads": 128, "q": 1, "k": 4096}, "step9_decode_tma", "step8_decode"),
+    "one_key": ({"batch": 1, "heads": 32, "q": 1, "k": 1}, "step9_decode_tma", "step8_decode"),
+    "proposed_tokens": ({"batch": 4, "heads": 28, "kv_heads": 4, "q": 8, "k": 8192}, "step10_decode_wgmma", "step8_decode"),
+    "chunk_of_a_prompt": ({"batch": 1, "heads": 32, "kv_heads": 8, "q": 64, "k": 32768}, "step10_decode_wgmma", "step8_decode"),
+    "heads_of_256": ({"batch": 8, "heads": 16, "kv_heads": 8, "q": 1, "k": 4096, "d": 256}, "step9_decode_tma", "step8_decode"),
+    "prompts": ({"batch": 2, "heads": 16, "q": 4096, "k": 4096}, "step7_continuous", "step1_tiled"),
+    "prompt": ({"batch": 1, "heads": 32, "kv_heads": 8, "q": 500, "k": 500}, "step5_persistent", "step1_tiled"),
+}
+
+
+@pytest.mark.parametrize(("sizes", "on_h200", "on_a100"), CHOSEN.values(), ids=CHOSEN)
+def test_the_choice_follows_from_the_number_of_tiles_and_the_bytes(sizes, on_h200, on_a100):
+    for target, expected in (("sm_90a", on_h200), ("sm_80", on_a100)):
+        facts = reference_facts(target)
+        assert choose(Attention(causal=True, **sizes).on(facts), target=facts.target).variant == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "k", "parts", "cluster"),
+    [
+        (16, 4096, 1, 2),  # 64 heads of keys: the two parts of each are a cluster
+        (1, 32768, 32, 1),  # 4 heads of keys for 132 SMs: 33 parts would have 32 tiles of 32 keys each, too
+        (128, 4096, 1, 1),  # 512 heads of keys
+    ],
+)
+def test_parts_fill_the_sms(batch, k, parts, cluster):
+    workload = Attention(batch=batch, heads=28, kv_heads=4, q=1, k=k)
+    tile = Tile({"CLUSTER": 1, **decode_choice.preferred(workload, clusters=True)[0]})
+    assert (decode.parts_of(workload, tile).parts, tile.CLUSTER) == (parts, cluster)
+
+
+def test_code_has_both_loads_and_no_spills():
+    assert_sass("attention:step8_decode@sm_80", has={"HMMA": 48, "LDGSTS": 8}, spills=0)
+    assert_sass("attention:step9_decode_tma", has={"HMMA": 48, "UTMALDG": 4}, spills=0)
