@@ -14,10 +14,11 @@ from ptxkit.compiler.host_code.device_part import HostLaunch
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.templates import launched_instance, templates
+from ptxkit.emulator.memory.layout import callees
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.isa.comments import without_comments
 from ptxkit.isa.mangled import base_name
-from ptxkit.isa.model import Function, Immediate, Module
+from ptxkit.isa.model import Function, Immediate, Module, symbols_in
 from ptxkit.runtime.emulated import ptx_name
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.parsed_modules import parsed
@@ -30,6 +31,9 @@ from ptxkit.workload.inputs import dtype_of
 
 EXAMPLE_ELEMENTS = 1024
 EXAMPLE_BLOCK = 256
+EXAMPLE_SHARED = 4 * EXAMPLE_ELEMENTS
+SPARE = 4
+"""Elements of an array for each that the sizes of a kernel need, because there are arrays such as (rows, 3 * columns)."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,17 @@ class Entry:
 
     def example(self, parameter: Parameter) -> str:
         """An example value for the parameter, for a suggested command line."""
-        return f"{self.key(parameter)}={_example(parameter, self.declarations[parameter.index], self._stride)}"
+        value = _example(parameter, self.declarations[parameter.index], self._stride, self.example_number)
+        return f"{self.key(parameter)}={value}"
+
+    @property
+    def example_number(self) -> int:
+        """The value of whole numbers in examples: they are mostly sizes, whose product is the length of an array."""
+        count = sum(p.kind == "int" and p.size >= 2 for p in self.parameters)
+        number = EXAMPLE_ELEMENTS
+        while count > 1 and number > 1 and SPARE * number**count > EXAMPLE_ELEMENTS:
+            number //= 2
+        return number
 
     @property
     def elements(self) -> tuple[tuple[str, str], ...]:
@@ -261,6 +275,12 @@ class CompiledFile:
             return [entry.example(p) for p in entry.parameters]
         return [f"{entry.key(p)}={value}" for p, value in zip(entry.parameters, launch.values, strict=True)]
 
+    def _has_dynamic_shared(self, entry: Entry) -> bool:
+        """Whether a kernel, or a function that it can call, uses an ``extern __shared__`` array."""
+        unsized = {v.name for v in self.module.variables.values() if v.space == "shared" and not v.bytes}
+        instructions = (i for f in callees(self.module, entry.function) for i in f.instructions) if unsized else ()
+        return any(unsized.intersection(symbols_in(operand)) for i in instructions for operand in i.operands)
+
     def command(self, entry: Entry, arguments: Sequence[str] = (), grid: str = "", block: str = "") -> str:
         """A command line that runs ``entry``: with these arguments, grid and block, and examples for missing arguments."""
         given = {argument.partition("=")[0]: argument for argument in arguments}
@@ -280,6 +300,8 @@ class CompiledFile:
         for value in values:
             words += ["--arg", value]
         words += ["--grid", grid, *(["--block", block] if block else [])]
+        if not shared and not self.prefix and self._has_dynamic_shared(entry):
+            shared = str(EXAMPLE_SHARED)
         words += ["--shared", shared] if shared else []
         return shlex.join(words)
 
@@ -350,20 +372,22 @@ def stride_of(function: Function) -> int:
     return max(n for n in found if 0 <= n <= 1 << 16)
 
 
-def _example(parameter: Parameter, declaration: str, stride: int) -> str:
+def _example(parameter: Parameter, declaration: str, stride: int, number: int) -> str:
     if parameter.kind in ("pointer", "word"):
         dtype, begin = _elements(declaration)
         size = dtype_of(dtype).itemsize
         is_known = element_type(declaration) or "*" not in declaration
         each = components(declaration) if is_known else max(1, -(-stride // size))
+        if begin == "integers" and size >= 2:
+            begin = f"integers({number})"  # they may be indices
         return f"{dtype}[{EXAMPLE_ELEMENTS * each}]:{begin}"
     if parameter.kind == "float":
         return "1.0"
     if parameter.kind == "struct":
-        number = element_type(declaration)  # a class that wraps one number, such as __half
-        if number and dtype_of(number).itemsize == parameter.size:
-            return f"{number}(1.0)"
+        wrapped = element_type(declaration)  # a class that wraps one number, such as __half
+        if wrapped and dtype_of(wrapped).itemsize == parameter.size:
+            return f"{wrapped}(1.0)"
         return f"bytes({'00' * parameter.size})"
     if parameter.dtype is not None and parameter.dtype.kind == "b":
         return "true"
-    return str(EXAMPLE_ELEMENTS if parameter.size >= 2 else 1)
+    return str(number if parameter.size >= 2 else 1)

@@ -106,3 +106,31 @@ def test_the_proposed_launch_respects_the_bounds_of_the_kernel(attributes, launc
     path.write_text(f"__global__ void {attributes} k(int* y) {{ y[0] = 1; }}")
     (found,) = commands(compile_file(path, None)).values()
     assert " ".join(found) == f"--arg y=int32[1024]:zeros {launch}"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "values"),
+    [
+        ("int n", "1024"),
+        ("int rows, int cols", "16"),  # 4 * 16 * 16 elements
+        ("int b, int t, long c, unsigned char flags", "4"),
+        ("int b, int t, int h, int d, int m, int n, int o, int p, int q", "1"),
+    ],
+)
+def test_arrays_have_room_for_the_product_of_the_sizes_of_an_example(parameters, values, tmp_path):
+    path = tmp_path / "k.cu"
+    path.write_text(f"__global__ void k(const int* x, float* y, {parameters}) {{ y[x[0]] = 1; }}")
+    entry = compile_file(path, None).entry("k")
+    first, *sizes = (entry.example(p).partition("=")[2] for p in entry.parameters if p.name not in ("y", "flags"))
+    assert first == f"int32[1024]:integers({values})"  # indices within the sizes
+    assert set(sizes) == {values}
+
+
+def test_a_kernel_with_dynamic_shared_memory_is_given_some(tmp_path):
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "__device__ float f(int i) { extern __shared__ float s[]; s[i] = i; __syncwarp(); return s[0]; }\n"
+        "__global__ void a(float* y) { y[0] = f(threadIdx.x); }\n__global__ void b(float* y) { y[0] = 1; }"
+    )
+    found = commands(compile_file(path, None))
+    assert found["a"][-2:] == ["--shared", "4096"] and "--shared" not in found["b"]
