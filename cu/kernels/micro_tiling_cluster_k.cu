@@ -2,10 +2,11 @@
 // together, each for an equal part of k. For results with fewer tiles than the GPU has SMs, for which the shares of step
 // 9 would be added one after another through device memory.
 //
-// A producer warp fills the ring of step 9. After its last step a CTA waits until no CTA of the cluster reads its ring,
-// whose place sums take then. A thread has vectors of four neighbouring sums, and vector v of thread t has the same
-// elements of the tile in each CTA. Each CTA owns the vectors whose number modulo the parts is its rank; the others send
-// theirs to its memory (st.async), and it adds them in the order of the parts: every launch gives the same bits.
+// A producer warp fills the ring of step 9. The sums of the parts have a place of their own in shared memory; where that leaves
+// room for fewer CTAs they take the place of the ring, and a CTA waits after its last step until no CTA of the cluster reads its
+// ring. A thread has vectors of four neighbouring sums, and vector v of thread t has the same elements of the tile in each CTA.
+// Each CTA owns the vectors whose number modulo the parts is its rank; the others send theirs to its memory (st.async), and it
+// adds them in the order of the parts: every launch gives the same bits.
 #include "ptxkit/gemm/micro_tiling_operands.cuh"
 #include "ptxkit/ptx/cluster.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
@@ -15,8 +16,9 @@
 using namespace ptxkit;
 using namespace ptxkit::micro_tiling;
 
+// apart: bytes from the ring to the place of the sums; 0 if they take the place of the ring.
 template <class Tile, class Source>
-__device__ __forceinline__ void cluster_k(const Source& source, float* c, int m, int n, int k) {
+__device__ __forceinline__ void cluster_k(const Source& source, float* c, int m, int n, int k, int apart) {
     constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = InterleavedLanesOf<Tile>;
@@ -40,8 +42,9 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
         fence_proxy_async();
         if (parts > 1) mbarrier_arrive_expect_tx(received, own * parts * L::THREADS * 16);
     }
-    follow_previous_grid();
+    griddepcontrol_wait();
     barrier_sync();
+    if (parts > 1 && apart > 0) barrier_cluster_arrive_release();  // sums may be sent to this CTA
 
     using R = Registers<L::THREADS, Tile::CTAS, Source::REGISTERS>;
     if (warp >= L::WARPS) {
@@ -54,10 +57,11 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
                 mbarrier_wait(free + ring.stage * 8, ring.parity ^ 1);
                 operands.copy(base + ring.stage * STAGE, i, filled + ring.stage * 8);
             }
+            griddepcontrol_launch_dependents();  // see micro_tiling_operands.cuh
         }
         __syncwarp();
         if (parts > 1) {
-            barrier_cluster_arrive_release();
+            if (apart == 0) barrier_cluster_arrive_release();
             barrier_cluster_wait_acquire();
         }
         return;
@@ -82,14 +86,20 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
         });
     }
     if (parts == 1) {
-        store(c, sum, lanes, origin, m, n, Source::WHOLE);
+        constexpr bool ROOM = BM * BN * 4 <= STAGES * STAGE;
+        if (!ROOM || Source::whole_rows(n)) {
+            store(c, sum, lanes, origin, m, n, Source::whole_rows(n));
+        } else {
+            barrier_sync<1>(L::THREADS);  // no warp reads the ring any more
+            store_by_rows<Tile>(c, sum, lanes, origin, m, n, bytes);
+        }
         return;
     }
-    barrier_cluster_arrive_release();
-    barrier_cluster_wait_acquire();  // no CTA reads its ring any more
+    if (apart == 0) barrier_cluster_arrive_release();  // this CTA does not read its ring any more
+    barrier_cluster_wait_acquire();
 
     // Byte offset of this thread's vector number `slot` of those that its owner has, from part `sender`.
-    auto offset = [&](int sender, int slot) { return ((sender * most + slot) * L::THREADS + threadIdx.x) * 16; };
+    auto offset = [&](int sender, int slot) { return apart + ((sender * most + slot) * L::THREADS + threadIdx.x) * 16; };
     int owner = 0, slot = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
@@ -109,19 +119,19 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
             const float4 more = *reinterpret_cast<const float4*>(bytes + offset(sender, s));
             total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
         }
-        store_vector<Source::WHOLE>(c, total, origin.row + lanes.row + L::down(r), origin.col + lanes.col + L::across(q), m, n);
+        store_vector(c, total, origin.row + lanes.row + L::down(r), origin.col + lanes.col + L::across(q), m, n, Source::whole_rows(n));
     }
 }
 
-template <class Tile, bool WHOLE = true>
+template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_cluster_k(
-    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
-    cluster_k<Tile>(BoxedOperands<WHOLE>{a, b}, c, m, n, k);
+    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k, int apart) {
+    cluster_k<Tile>(BoxedOperands{a, b}, c, m, n, k, apart);
 }
 
-// The same for rows of any length; WIDE: elements of a copy.
-template <class Tile, int WIDE>
+// The same for rows of any length; a_wide, b_wide: elements of a copy.
+template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_cluster_k_unaligned(
-    const float* a, const float* b, float* c, int m, int n, int k) {
-    cluster_k<Tile>(CopiedOperands<WIDE>{a, b}, c, m, n, k);
+    const float* a, const float* b, int a_wide, int b_wide, float* c, int m, int n, int k, int apart) {
+    cluster_k<Tile>(CopiedOperands{a, b, a_wide, b_wide}, c, m, n, k, apart);
 }

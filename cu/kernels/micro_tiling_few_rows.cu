@@ -28,25 +28,41 @@ __device__ __forceinline__ void load4(float (&to)[4], const float* from, int apa
     }
 }
 
+// How elements of b are read. ELEMENTS: one by one. SHIFTED: by vectors, whose sums are shifted at the end. VECTORS: by vectors, of
+// which n has whole ones.
+enum Access { ELEMENTS, SHIFTED, VECTORS };
+
+// Moves the vector that begins `by` elements after the first of `own` to the front; `next` are the elements after `own`.
+__device__ __forceinline__ void shift(float (&own)[4], const float (&next)[3], int by) {
+    float window[7] = {own[0], own[1], own[2], own[3], next[0], next[1], next[2]};
+#pragma unroll
+    for (int i = 0; i < 5; ++i) window[i] = by & 2 ? window[i + 2] : window[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) own[i] = by & 1 ? window[i + 1] : window[i];
+}
+
 // gridDim.x: strips times the CTAs of a cluster. gridDim.y: groups of ROWS rows. Dynamic shared memory: 16 ROWS THREADS
-// bytes. WIDE: n and k are multiples of 4.
-template <int ROWS, int ACROSS, int BATCH, int THREADS, bool WIDE>
+// bytes. WIDE: k is a multiple of 4.
+template <int ROWS, int ACROSS, int BATCH, int THREADS, bool WIDE, Access ACCESS>
 __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const float* b, float* c, int m, int n,
                                                            int k) {
-    constexpr int GROUPS = THREADS / ACROSS, COLS = 4 * ACROSS, VECTORS = ROWS * ACROSS;
+    // The last vector of a strip of shifted sums belongs to the next strip.
+    constexpr int GROUPS = THREADS / ACROSS, COLS = 4 * (ACROSS - (ACCESS == SHIFTED)), SUMS = ROWS * ACROSS;
+    constexpr int PLACES = ACCESS == SHIFTED ? 4 : 1;  // at which rows of b begin in a vector
     constexpr int JOINED = ROWS <= 2 ? 32 / ACROSS : 1;  // groups of a warp, whose few sums its lanes add first
     static_assert(THREADS % 32 == 0 && 32 % ACROSS == 0, "a group is a part of a warp");
-    extern __shared__ __align__(16) float sums[];  // [GROUPS / JOINED][ROWS][COLS]
+    extern __shared__ __align__(16) float sums[];  // [GROUPS / JOINED][ROWS][4 * ACROSS]
     const int parts = cluster_nctarank(), part = cluster_ctarank();
     const int group = threadIdx.x / ACROSS, lane = threadIdx.x % ACROSS;
     const int col = blockIdx.x / parts * COLS, row = blockIdx.y * ROWS;
     const int blocks = (k + 3) / 4;
     const int begin = static_cast<int>(static_cast<long long>(blocks) * part / parts);
     const int end = static_cast<int>(static_cast<long long>(blocks) * (part + 1) / parts);
-    // Columns and rows beyond the last are computed from the last ones, and not stored.
-    const int first = WIDE ? min(col + lane * 4, n - 4) : col + lane, last = n - 1 - first;
-    const float* from = b + first;
-    float sum[ROWS][4] = {};
+    // Columns and rows beyond the last are computed from others, and not stored.
+    const int first = ACCESS == VECTORS ? min(col + lane * 4, n - 4) : ACCESS == SHIFTED ? col + lane * 4 : col + lane;
+    const int last = n - 1 - first;
+    const size_t elements = static_cast<size_t>(k) * n;
+    float sum[ROWS][PLACES][4] = {};
     follow_previous_grid();
 
     for (int at = begin + group; at < end; at += BATCH * GROUPS) {
@@ -55,18 +71,24 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
         for (int u = 0; u < BATCH; ++u) {
             const int block = at + u * GROUPS;
             if (block >= end) break;
+            const float* of_block = b + first + static_cast<size_t>(block) * 4 * n;
+            const int rows_left = k - block * 4;
 #pragma unroll
             for (int s = 0; s < 4; ++s) {
-                const int j = block * 4 + s;
-                const float* of_row = from + static_cast<size_t>(j) * n;
-                if constexpr (WIDE) {
-                    load4<true, true>(w[u][s], of_row, 1, 4);
+                if constexpr (ACCESS == ELEMENTS) {
+                    load4<false, false>(w[u][s], of_block + static_cast<size_t>(s) * n, ACROSS, s < rows_left && last >= 0 ? last / ACROSS + 1 : 0);
+                } else if constexpr (ACCESS == VECTORS) {
+                    if (WIDE || s < rows_left) load4<true, true>(w[u][s], of_block + static_cast<size_t>(s) * n, 1, 4);
+                    else load4<false, false>(w[u][s], b, 1, 0);
                 } else {
-#pragma unroll
-                    for (int q = 0; q < 4; ++q)
-                        w[u][s][q] = j < k && q * ACROSS <= last
-                                         ? __uint_as_float(ld_global(reinterpret_cast<const unsigned*>(of_row + q * ACROSS)))
-                                         : 0;
+                    // A vector of a row ends at most six elements after the row.
+                    const float* vector = of_block + (static_cast<size_t>(s) * n & ~size_t{3});
+                    if (last >= -3 && rows_left >= 11) {
+                        load4<true, true>(w[u][s], vector, 1, 4);
+                    } else {
+                        const long long rest = static_cast<long long>(elements) - (vector - b);  // may be negative
+                        load4<false, false>(w[u][s], vector, 1, last < -3 || s >= rows_left ? 0 : rest < 4 ? static_cast<int>(rest) : 4);
+                    }
                 }
             }
         }
@@ -81,35 +103,58 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
 #pragma unroll
                 for (int s = 0; s < 4; ++s)
 #pragma unroll
-                    for (int q = 0; q < 4; ++q) sum[r][q] = fmaf(left[s], w[u][s][q], sum[r][q]);
+                    for (int q = 0; q < 4; ++q) {
+                        float& to = sum[r][s % PLACES][q];
+                        to = fmaf(left[s], w[u][s][q], to);
+                    }
             }
         }
     }
 
+    if constexpr (ACCESS == SHIFTED) {
+        const unsigned lane_of_warp = threadIdx.x % 32;
+        __syncwarp();
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                float next[3];
+#pragma unroll
+                for (int q = 0; q < 3; ++q) next[q] = shfl_sync_idx(all_lanes, sum[r][s][q], (lane_of_warp + 1) % 32);
+                shift(sum[r][s], next, s * n & 3);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int s = 1; s < 4; ++s)
+#pragma unroll
+                for (int q = 0; q < 4; ++q) sum[r][0][q] += sum[r][s][q];
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if constexpr (JOINED > 1) {
 #pragma unroll
             for (int q = 0; q < 4; ++q)
 #pragma unroll
-                for (int apart = ACROSS; apart < 32; apart *= 2) sum[r][q] += shfl_sync_bfly(all_lanes, sum[r][q], apart);
+                for (int apart = ACROSS; apart < 32; apart *= 2) sum[r][0][q] += shfl_sync_bfly(all_lanes, sum[r][0][q], apart);
             if (threadIdx.x % 32 >= ACROSS) continue;
         }
-        float* to = sums + (group / JOINED * ROWS + r) * COLS;
-        if constexpr (WIDE) {
-            reinterpret_cast<float4*>(to)[lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
+        float* to = sums + (group / JOINED * ROWS + r) * 4 * ACROSS;
+        if constexpr (ACCESS != ELEMENTS) {
+            reinterpret_cast<float4*>(to)[lane] = {sum[r][0][0], sum[r][0][1], sum[r][0][2], sum[r][0][3]};
         } else {
 #pragma unroll
-            for (int q = 0; q < 4; ++q) to[q * ACROSS + lane] = sum[r][q];
+            for (int q = 0; q < 4; ++q) to[q * ACROSS + lane] = sum[r][0][q];
         }
     }
     barrier_sync();
     float4* vectors = reinterpret_cast<float4*>(sums);
     auto store = [&](int v, float4 total) {
         const int i = row + v / ACROSS, j = col + v % ACROSS * 4;
-        if (i >= m) return;
+        if (i >= m || (ACCESS == SHIFTED && v % ACROSS == ACROSS - 1)) return;
         float* out = c + static_cast<size_t>(i) * n + j;
-        if constexpr (WIDE) {
+        if constexpr (ACCESS == VECTORS) {
             if (j < n) st_global(reinterpret_cast<float4*>(out), total);
         } else {
             if (j < n) out[0] = total.x;
@@ -118,11 +163,11 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
             if (j + 3 < n) out[3] = total.w;
         }
     };
-    for (int v = threadIdx.x; v < VECTORS; v += THREADS) {
+    for (int v = threadIdx.x; v < SUMS; v += THREADS) {
         float4 total = vectors[v];
 #pragma unroll
         for (int g = 1; g < GROUPS / JOINED; ++g) {
-            const float4 more = vectors[g * VECTORS + v];
+            const float4 more = vectors[g * SUMS + v];
             total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
         }
         if (parts == 1) store(v, total);
@@ -131,7 +176,7 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
     if (parts == 1) return;
     barrier_cluster_arrive_release();
     barrier_cluster_wait_acquire();
-    for (int v = threadIdx.x * parts + part; v < VECTORS; v += THREADS * parts) {
+    for (int v = threadIdx.x * parts + part; v < SUMS; v += THREADS * parts) {
         const unsigned address = cvta_to_shared(vectors + v);
         float4 total = {};
 #pragma unroll 8

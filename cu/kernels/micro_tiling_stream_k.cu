@@ -184,7 +184,7 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
         init_ring<STAGES>(filled, Source::ARRIVALS, free, L::WARPS);
         fence_proxy_async();
     }
-    follow_previous_grid();
+    griddepcontrol_wait();
     barrier_sync();
 
     if (warp >= L::WARPS) {
@@ -194,14 +194,14 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
         Ring<STAGES> ring;
         for (int step = 0; step < schedule.total;) {
             const Part part = schedule.at(step);
-            const typename Source::template Of<Tile> operands(
-                source, tile_origin<BM, BN, GROUP>(part.tile, m, n), thread, m, n, k);
+            const typename Source::template Of<Tile> operands(source, tile_origin<BM, BN, GROUP>(part.tile, m, n), thread, m, n, k);
             step += part.count;
             for (int i = part.begin; i < part.begin + part.count; ++i, ring.advance()) {
                 mbarrier_wait(free + ring.stage * 8, ring.parity ^ 1);
                 operands.copy(cvta_to_shared(bytes) + ring.stage * STAGE, i, filled + ring.stage * 8);
             }
         }
+        griddepcontrol_launch_dependents();  // see micro_tiling_operands.cuh
     } else {
         setmaxnreg_inc<R::CONSUMER>();
         const L lanes;
@@ -233,13 +233,13 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
                 continue;
             }
             if (part.begin + part.count == steps) {
-                store(c, sum, lanes, origin, m, n, Source::WHOLE);
+                store(c, sum, lanes, origin, m, n, Source::whole_rows(n));
             } else {
                 // The share after this one has the next steps of the tile and adds or stores first, so that the sums
                 // are added in one order.
                 while (ld_acquire_gpu_global(flags + (blockIdx.x - 1) * L::WARPS + warp) == 0) {
                 }
-                add(c, sum, lanes, origin, m, n, Source::WHOLE);
+                add(c, sum, lanes, origin, m, n, Source::whole_rows(n));
             }
             if (part.begin > 0) {
                 __syncwarp();
@@ -257,74 +257,96 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
             const TileOrigin origin = tile_origin<BM, BN, GROUP>(whole * gridDim.x + tile, m, n);
             parts.add_parts(tile, share, [&](int r, int q, int thread, float4 v) {
                 const L of(thread);
-                store_vector<Source::WHOLE>(c, v, origin.row + of.row + L::down(r), origin.col + of.col + L::across(q), m, n);
+                store_vector(c, v, origin.row + of.row + L::down(r), origin.col + of.col + L::across(q), m, n, Source::whole_rows(n));
             });
         }
     }
 }
 
-// WHOLE: rows of c are multiples of 16 bytes.
-template <class Tile, bool WHOLE = true>
+template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
     int k, int whole, int shares) {
-    stream_k<Tile, true>(BoxedOperands<WHOLE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
+    stream_k<Tile, true>(BoxedOperands{a, b}, c, flags, nullptr, m, n, k, whole, shares);
 }
 
-// The same for rows of any length; WIDE: elements of a copy.
-template <class Tile, int WIDE>
+// The same for rows of any length; a_wide, b_wide: elements of a copy.
+template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k_unaligned(
-    const float* a, const float* b, float* c, unsigned* flags, int m, int n, int k, int whole, int shares) {
-    stream_k<Tile, true>(CopiedOperands<WIDE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
+    const float* a, const float* b, int a_wide, int b_wide, float* c, unsigned* flags, int m, int n,
+    int k, int whole, int shares) {
+    stream_k<Tile, true>(CopiedOperands{a, b, a_wide, b_wide}, c, flags, nullptr, m, n, k, whole, shares);
 }
 
 // Steps 11 and 14. partials: 2 BM BN elements for each CTA. flags: null in step 14, where matmul_add_partials adds them.
-template <class Tile, bool WHOLE = true>
+template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, float* partials,
     int m, int n, int k, int whole, int shares) {
-    stream_k<Tile, false>(BoxedOperands<WHOLE>{a, b}, c, flags, partials, m, n, k, whole, shares);
+    stream_k<Tile, false>(BoxedOperands{a, b}, c, flags, partials, m, n, k, whole, shares);
 }
 
-template <class Tile, int WIDE>
+template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums_unaligned(
-    const float* a, const float* b, float* c, unsigned* flags, float* partials, int m, int n, int k, int whole, int shares) {
-    stream_k<Tile, false>(CopiedOperands<WIDE>{a, b}, c, flags, partials, m, n, k, whole, shares);
+    const float* a, const float* b, int a_wide, int b_wide, float* c, unsigned* flags, float* partials,
+    int m, int n, int k, int whole, int shares) {
+    stream_k<Tile, false>(CopiedOperands{a, b, a_wide, b_wide}, c, flags, partials, m, n, k, whole, shares);
 }
 
-// Step 14: adds the parts of the tiles that matmul_partial_sums has divided. gridDim.x: 32 vectors of a tile each; gridDim.y: tiles. A
-// warp adds every eighth part. ctas: CTAs of the grid of matmul_partial_sums.
+// Step 14: adds the parts of the tiles that matmul_partial_sums has divided. gridDim.y: tiles. `split` warps add 32 vectors of a
+// tile, each every split-th part; 8 / split such groups are a CTA, and gridDim.x of these a tile. ctas: of matmul_partial_sums.
 template <class Tile>
 __global__ __launch_bounds__(256) void matmul_add_partials(const float* partials, float* c, int m, int n, int k, int whole,
-                                                           int shares, int ctas) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, TN = Tile::TN, WARPS = 8;
+                                                           int shares, int ctas, int split) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, TN = Tile::TN, WARPS = 8, BATCH = 8;
     using L = InterleavedLanesOf<Tile>;
     using P = Partials<L, Tile::TM, TN>;
     __shared__ float4 sums[WARPS][32];
     const int tiles = (m + BM - 1) / BM * ((n + BN - 1) / BN), steps = (k + Tile::BK - 1) / Tile::BK;
     const P of(const_cast<float*>(partials), nullptr, ctas, tiles, steps, whole, shares);
-    const int tile = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = blockIdx.x * 32 + lane;
+    const int tile = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, member = warp % split;
+    const int group = blockIdx.x * (WARPS / split) + warp / split, slot = group * 32 + lane;
     const int first = of.share_of(tile * steps), parts = of.share_of(tile * steps + steps - 1) - first + 1;
     follow_previous_grid();
     if (parts == 1) return;  // a CTA has stored the whole tile
     float4 total = {};
-#pragma unroll 8
-    for (int i = warp; i < parts; i += WARPS) {
-        const float4 more = reinterpret_cast<const float4*>(partials)[of.room(first + i, i == 0) * (P::VECTORS * L::THREADS) + slot];
-        total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+#pragma unroll 1
+    for (int begin = member; begin < parts; begin += BATCH * split) {
+        float4 more[BATCH];  // all are loaded before the first of them is added
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const int i = begin + u * split;
+            more[u] = {};
+            if (i < parts)
+                more[u] = reinterpret_cast<const float4*>(partials)[of.room(first + i, i == 0) * (P::VECTORS * L::THREADS) + slot];
+        }
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u)
+            total = {total.x + more[u].x, total.y + more[u].y, total.z + more[u].z, total.w + more[u].w};
     }
     sums[warp][lane] = total;
-    barrier_sync();
-    if (warp > 0) return;
-#pragma unroll
-    for (int i = 1; i < WARPS; ++i) {
-        const float4 more = sums[i][lane];
+    if (split > 1) barrier_sync();
+    if (member > 0) return;
+#pragma unroll 1
+    for (int i = 1; i < split; ++i) {
+        const float4 more = sums[warp + i][lane];
         total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
     }
     const TileOrigin origin = tile_origin<BM, BN, Tile::GROUP>(whole * ctas + tile, m, n);
-    const L lanes(slot % L::THREADS);
-    const int v = slot / L::THREADS, i = origin.row + lanes.row + L::down(v / (TN / 4));
-    const int j = origin.col + lanes.col + L::across(v % (TN / 4) * 4);
-    if (n % 4 == 0) store_vector<true>(c, total, i, j, m, n);
-    else store_vector<false>(c, total, i, j, m, n);
+    const int v = group * 32 / L::THREADS, down = L::down(v / (TN / 4)), across = L::across(v % (TN / 4) * 4);
+    const int thread = slot % L::THREADS;
+    if (n % 4 == 0) {
+        const L lanes(thread);
+        store_vector(c, total, origin.row + lanes.row + down, origin.col + lanes.col + across, m, n, true);
+        return;
+    }
+    // Rows of c begin anywhere: neighbouring lanes store neighbouring elements.
+    sums[warp][lane] = total;
+    __syncwarp();
+#pragma unroll
+    for (int e = lane; e < 128; e += 32) {
+        const L lanes(thread - lane + e / 4);
+        const int i = origin.row + lanes.row + down, j = origin.col + lanes.col + across + e % 4;
+        if (i < m && j < n) c[static_cast<size_t>(i) * n + j] = reinterpret_cast<const float*>(sums[warp])[e];
+    }
 }

@@ -49,6 +49,7 @@ SQUARE = tile(64, 128, 16, 8, 8, 32, 64, 3, 2)
 LOW = tile(32, 256, 16, 8, 8, 32, 64, 4, 2)
 LOWEST = tile(16, 256, 16, 4, 8, 16, 64, 2, 2)
 NARROW = tile(256, 16, 16, 8, 4, 64, 16, 2, 2)
+WIDE = tile(64, 256, 16, 8, 16, 64, 64, 5, 2)
 DEEP = tile(256, 128, 32, 8, 16, 32, 128, 4)
 
 
@@ -62,6 +63,8 @@ DEEP = tile(256, 128, 32, 8, 16, 32, 128, 4)
         (1, 1, 1, LOW | {"PARTS": 1}),
         (20, 132, 100, LOWEST | {"PARTS": 2}),
         (17, 259, 131, LOWEST | {"PARTS": 8}),
+        (17, 258, 132, LOWEST | {"PARTS": 2}),  # rows of a are vectors, of which 16 rows are fewer than the threads
+        (61, 260, 99, WIDE | {"PARTS": 3}),  # sums take the place of the ring; rows of b are vectors
         (257, 7, 100, NARROW | {"PARTS": 2}),
         (20, 133, 98, DEEP | {"PARTS": 1}),
         (257, 30, 66, DEEP | {"PARTS": 2}),
@@ -101,6 +104,7 @@ SHARED = {"MIN_STEPS": 2, "SHARED_WAVES": 1}
     [
         (4, 61, 64, 390, SMALL),  # 12 parts of a tile, more than the 8 vectors of a thread
         (3, 31, 63, 801, SMALLEST),  # 12 parts for 4 vectors
+        (9, 31, 64, 1730, SMALLEST),  # 27 parts
         (3, 120, 15, 802, NARROW_SMALL),  # 6 parts for 4 vectors
         (1, 65, 66, 100, SMALL),  # 4 tiles for 3 CTAs, of two parts
         (2, 60, 200, 161, SQUARE),  # 2 tiles for 4 CTAs
@@ -159,6 +163,10 @@ def test_only_rows_that_are_not_aligned_are_copied():
         (2, 20, 44, {"ROWS": 2, "ACROSS": 4, "BATCH": 2, "PARTS": 2, "THREADS": 512}),
         (1, 132, 44, {"ROWS": 1, "ACROSS": 32, "BATCH": 4, "PARTS": 2}),
         (3, 131, 45, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 4}),
+        (4, 61, 64, {"ROWS": 4, "ACROSS": 4, "BATCH": 2, "PARTS": 1}),
+        (1, 62, 75, {"ROWS": 1, "ACROSS": 16, "BATCH": 1, "PARTS": 2, "THREADS": 1024}),
+        (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
+        (5, 35, 38, {"ROWS": 8, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
         (5, 4, 300, {"ROWS": 4, "ACROSS": 16, "BATCH": 1, "PARTS": 8, "THREADS": 128}),
         (17, 66, 67, {"ROWS": 16, "ACROSS": 16, "BATCH": 1, "PARTS": 1, "THREADS": 512}),
         (1, 1, 1, {"ROWS": 8, "PARTS": 1}),
@@ -168,6 +176,17 @@ def test_only_rows_that_are_not_aligned_are_copied():
 def test_few_rows(m, n, k, given):
     verdict = launched("step12_few_rows", m, n, k, given)
     assert verdict.verified, verdict.worst
+
+
+def test_vectors_of_few_rows_that_begin_in_another_row_add_nothing_of_it():
+    """An infinite element of b makes its own column infinite, and no column that shares a vector with it."""
+    w = MATMUL.make([1, 30, 13], {})
+    case = execute.Case(w, EmulatedDevice())
+    case.inputs["b"][5, [0, 29]] = np.inf
+    prepared = execute.prepare(case, w.variant("step12_few_rows"), tile={"ROWS": 1, "ACROSS": 8, "PARTS": 1})
+    case.reset()
+    prepared.launch()
+    assert np.isinf(case.outputs()["c"][0]).nonzero()[0].tolist() == [0, 29]
 
 
 @pytest.mark.parametrize(
@@ -220,10 +239,11 @@ def test_what_is_not_possible_is_said():
             w.variant(name).select_tile(w, SM_90A, given)
 
 
-def test_copies_of_rows_of_any_length_go_past_the_registers():
+@pytest.mark.parametrize("given", [SQUARE, WIDE], ids=["square", "wide"])
+def test_copies_of_rows_of_any_length_go_past_the_registers(given):
     w = MATMUL.make([64, 65, 64], {})
     for name in ("step9_stream_k", "step10_cluster_k"):
-        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A, SQUARE))[-1]
+        launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A, given))[-1]
         source = kernels_dir() / str(w.variant(name).source_of(w, launch))
         assert_sass(f"{source}:{launch.entry}@sm_90a", has="LDGSTS", spills=0)
 

@@ -1,7 +1,10 @@
 // How producer threads fill a stage of the ring of micro_tiling.cuh with step `step` of k of a tile of a and of b: by TMA,
 // which needs rows of multiples of 16 bytes, or by cp.async, for rows of any length. The contents are the same: rows of a
 // swizzled, zeros beyond the matrices. A stage's mbarrier expects ARRIVALS arrivals. REGISTERS: of a producer thread, to
-// which setmaxnreg limits its warpgroup.
+// which setmaxnreg limits its warpgroup. whole_rows(): whether rows of c, of n elements, are stored as vectors of 16 bytes.
+//
+// Producers permit the next grid to start (griddepcontrol.launch_dependents) after their last copies. CTAs that start earlier are
+// placed on idle SMs, several on one: small products take up to a fifth less time since they start later.
 #pragma once
 #include "ptxkit/gemm/micro_tiling.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
@@ -9,13 +12,12 @@
 
 namespace ptxkit::micro_tiling {
 
-// One thread issues two boxes. WHOLE: rows of c are multiples of 16 bytes.
-template <bool WHOLE_ = true>
+// One thread issues two boxes.
 struct BoxedOperands {
-    static constexpr bool WHOLE = WHOLE_;
     static constexpr int THREADS = 1, ARRIVALS = 1, REGISTERS = 24;
     const TensorMap &a, &b;
 
+    static __device__ __forceinline__ bool whole_rows(int n) { return n % 4 == 0; }
     template <class Tile>
     struct Of {
         const BoxedOperands& operands;
@@ -32,73 +34,109 @@ struct BoxedOperands {
     };
 };
 
-// 128 threads copy WIDE elements each at a time: 1, or 2 where n and k are even. A thread keeps its columns, so that its
-// addresses advance by constants: of a, a warp copies some neighbouring rows at a time; of b, one row, by as many copies as
-// the row needs. Tiles and steps within the matrices take a path without comparisons, because each instruction of a producer
-// takes an issue slot from the multiplications.
-template <int WIDE>
-struct CopiedOperands {
-    static constexpr bool WHOLE = false;
-    static constexpr int THREADS = 128, ARRIVALS = THREADS, REGISTERS = 40;
-    static_assert(WIDE == 1 || WIDE == 2, "copies of 4 or 8 bytes");
-    const float *a, *b;
+// What one of 128 threads copies of a tile of ROWS x COLS elements, WIDE of them at a time: it keeps its column, so that its
+// addresses advance by constants; a warp copies some neighbouring rows at a time, or a row by as many copies as it needs. Each
+// instruction of a producer takes an issue slot from the multiplications.
+template <int WIDE, int ROWS, int COLS>
+struct Elements {
+    static constexpr int ACROSS = COLS / WIDE < 32 ? COLS / WIDE : 32, DOWN = 128 / ACROSS;  // threads of a pass
+    static constexpr int PASSES = (ROWS - 1) / DOWN + 1, ALONG = COLS / (ACROSS * WIDE);
+    static constexpr bool ALL = ROWS >= DOWN;  // threads have a row; otherwise those of the first ROWS rows
+    static_assert((ALL ? ROWS % DOWN : 0) == 0 && COLS % (ACROSS * WIDE) == 0, "whole passes");
+
+    static __device__ __forceinline__ int row(int thread) { return thread / ACROSS; }
+    static __device__ __forceinline__ int col(int thread) { return thread % ACROSS * WIDE; }
 
     // Copies, or writes zeros where `inside` is false.
     template <bool INSIDE>
-    static __device__ __forceinline__ void element(unsigned to, const float* from, bool inside) {
+    static __device__ __forceinline__ void copy(unsigned to, const float* from, bool inside) {
         if constexpr (INSIDE) {
             if constexpr (WIDE == 1) cp_async_ca_shared_global_4(to, from);
-            else cp_async_ca_shared_global_8(to, from);
+            else if constexpr (WIDE == 2) cp_async_ca_shared_global_8(to, from);
+            else cp_async_cg_shared_global(to, from);
         } else {
             if constexpr (WIDE == 1) cp_async_ca_shared_global_4(to, from, inside ? 4 : 0);
-            else cp_async_ca_shared_global_8(to, from, inside ? 8 : 0);
+            else if constexpr (WIDE == 2) cp_async_ca_shared_global_8(to, from, inside ? 8 : 0);
+            else cp_async_cg_shared_global(to, from, inside ? 16 : 0);
         }
     }
+};
+
+// 128 threads copy elements of rows of any length: a_wide and b_wide of them at a time, 1, 2 or 4, of which rows of a and of b
+// have a multiple.
+struct CopiedOperands {
+    static constexpr int THREADS = 128, ARRIVALS = THREADS, REGISTERS = 40;
+    const float *a, *b;
+    int a_wide, b_wide;
+
+    static __device__ __forceinline__ bool whole_rows(int) { return false; }  // a choice at run time takes registers
 
     template <class Tile>
     struct Of {
         static constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, SPAN = BK * 4;
-        static constexpr int A_ACROSS = BK / WIDE, A_ROWS = THREADS / A_ACROSS;  // threads of a row, rows of a pass
-        static constexpr int B_ACROSS = BN / WIDE < 32 ? BN / WIDE : 32, B_ROWS = THREADS / B_ACROSS;
-        static_assert(BM % A_ROWS == 0 && BK % B_ROWS == 0, "whole passes");
+        const CopiedOperands& operands;
         const float *from_a, *from_b;
-        int rows, columns, k, n;  // of a from the thread's first row on, of b from its first column on
-        unsigned to_a, to_b, a_column, b_row;
-        bool whole;  // the tile is within the matrices
+        int n, k, rows, columns;  // rows of a from the thread's first one on, columns of b from its first one on
+        bool whole;               // the tile is within the matrices, and takes a path without comparisons
 
         __device__ __forceinline__ Of(const CopiedOperands& operands, TileOrigin origin, int thread, int m, int n, int k)
-            : k(k), n(n), whole(origin.row + BM <= m && origin.col + BN <= n) {
-            const int row = thread / A_ACROSS, col = thread % B_ACROSS * WIDE;
-            a_column = thread % A_ACROSS * WIDE;
-            b_row = thread / B_ACROSS;
-            from_a = operands.a + static_cast<size_t>(origin.row + row) * k + a_column;
-            from_b = operands.b + static_cast<size_t>(b_row) * n + origin.col + col;
+            : operands(operands), n(n), k(k), whole(origin.row + BM <= m && origin.col + BN <= n) {
+            const int row = thread * operands.a_wide / BK, col = thread * operands.a_wide % BK;
+            from_a = operands.a + static_cast<size_t>(origin.row + row) * k + col;
             rows = m - origin.row - row;
-            columns = n - origin.col - col;
-            to_a = swizzled<SPAN>(row * SPAN + a_column * 4);
-            to_b = BM * SPAN + (b_row * BN + col) * 4;
+            const int b_across = BN < 32 * operands.b_wide ? BN : 32 * operands.b_wide;  // elements of a pass
+            const int b_row = thread * operands.b_wide / b_across, b_col = thread * operands.b_wide % b_across;
+            from_b = operands.b + static_cast<size_t>(b_row) * n + origin.col + b_col;
+            columns = n - origin.col - b_col;
+        }
+
+        // Read again for each step, which takes fewer registers.
+        static __device__ __forceinline__ int thread() { return threadIdx.x % THREADS; }
+
+        template <int WIDE, bool INSIDE>
+        __device__ __forceinline__ void copy_a(unsigned stage, int step) const {
+            using E = Elements<WIDE, BM, BK>;
+            static_assert(E::ALONG == 1, "a thread has one column of a");
+            const int row = E::row(thread()), col = E::col(thread());
+            if (!E::ALL && row >= BM) return;
+            const unsigned to = swizzled<SPAN>(row * SPAN + col * 4);
+            const bool inside = col < k - step * BK;
+            const float* a = from_a + step * BK;
+#pragma unroll
+            for (int s = 0; s < E::PASSES; ++s) {
+                // Each bit of the row's number comes either from the thread or from s, and so does each bit of the swizzle.
+                const unsigned pass = s * E::DOWN * SPAN, atom = swizzled<SPAN>(pass) ^ pass;
+                E::template copy<INSIDE>(stage + (to ^ atom) + pass, a, inside && s * E::DOWN < rows);
+                a += static_cast<size_t>(E::DOWN) * k;
+            }
+        }
+
+        template <int WIDE, bool INSIDE>
+        __device__ __forceinline__ void copy_b(unsigned stage, int step) const {
+            using E = Elements<WIDE, BK, BN>;
+            const int row = E::row(thread()), left = k - step * BK;  // elements of k in this step and the later ones
+            if (!E::ALL && row >= BK) return;
+            const unsigned to = stage + BM * SPAN + (row * BN + E::col(thread())) * 4;
+            const float* b = from_b + static_cast<size_t>(step * BK) * n;
+#pragma unroll
+            for (int s = 0; s < E::PASSES; ++s) {
+                const bool inside = row + s * E::DOWN < left;
+#pragma unroll
+                for (int p = 0; p < E::ALONG; ++p)
+                    E::template copy<INSIDE>(to + (s * E::DOWN * BN + p * E::ACROSS * WIDE) * 4, b + p * E::ACROSS * WIDE,
+                                             inside && p * E::ACROSS * WIDE < columns);
+                b += static_cast<size_t>(E::DOWN) * n;
+            }
         }
 
         template <bool INSIDE>
         __device__ __forceinline__ void copy_step(unsigned stage, int step) const {
-            const int left = k - step * BK;  // elements of k in this step and the later ones
-            const float *a = from_a + step * BK, *b = from_b + static_cast<size_t>(step * BK) * n;
-            const bool a_inside = static_cast<int>(a_column) < left;
-#pragma unroll
-            for (int s = 0; s < BM / A_ROWS; ++s) {
-                // Each bit of the row's number comes either from the thread or from s, and so does each bit of the swizzle.
-                const unsigned pass = s * A_ROWS * SPAN, atom = swizzled<SPAN>(pass) ^ pass;
-                element<INSIDE>(stage + (to_a ^ atom) + pass, a, a_inside && s * A_ROWS < rows);
-                a += static_cast<size_t>(A_ROWS) * k;
-            }
-#pragma unroll
-            for (int s = 0; s < BK / B_ROWS; ++s) {
-                const bool row_inside = static_cast<int>(b_row) + s * B_ROWS < left;
-#pragma unroll
-                for (int p = 0; p < BN; p += B_ACROSS * WIDE)
-                    element<INSIDE>(stage + to_b + (s * B_ROWS * BN + p) * 4, b + p, row_inside && p < columns);
-                b += static_cast<size_t>(B_ROWS) * n;
-            }
+            if (operands.a_wide == 1) copy_a<1, INSIDE>(stage, step);
+            else if (operands.a_wide == 2) copy_a<2, INSIDE>(stage, step);
+            else copy_a<4, INSIDE>(stage, step);
+            if (operands.b_wide == 1) copy_b<1, INSIDE>(stage, step);
+            else if (operands.b_wide == 2) copy_b<2, INSIDE>(stage, step);
+            else copy_b<4, INSIDE>(stage, step);
         }
 
         __device__ __forceinline__ void copy(unsigned stage, int step, unsigned barrier) const {

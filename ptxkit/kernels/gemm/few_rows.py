@@ -16,17 +16,28 @@ SPACE = {
     "PARTS": PARTS,
 }
 MOST_GROUPS = SmLimits.grid[1]
+MOST_SHIFTED = 4  # rows of a, of which a thread has sums for each place at which rows of b may begin in a vector
 BESIDE = 20  # registers for addresses and counters
+
+
+def access(w: F32Product, t: Tile) -> str:
+    """How elements of b are read: an ``Access`` of cu/kernels/micro_tiling_few_rows.cu."""
+    return "VECTORS" if w.n % 4 == 0 else "SHIFTED" if t.ROWS <= MOST_SHIFTED else "ELEMENTS"
 
 
 def strips(w: F32Product, t: Tile) -> int:
     """Strips of columns, each for a group of ACROSS threads."""
-    return cdiv(w.n, 4 * t.ACROSS)
+    return cdiv(w.n, 4 * (t.ACROSS - 1 if access(w, t) == "SHIFTED" else t.ACROSS))
 
 
-def registers(t: Tile) -> int:
-    """Registers of a thread, about: the sums, the vectors of b in flight, and addresses."""
-    return int(4 * t.ROWS + 16 * t.BATCH + BESIDE)
+def registers(w: F32Product, t: Tile) -> int:
+    """Registers of a thread, about: the sums, a vector of each row of a if they are shifted, those of b, and addresses."""
+    return int(t.ROWS * (20 if access(w, t) == "SHIFTED" else 4) + 16 * t.BATCH + BESIDE)
+
+
+def at_once(w: F32Product, t: Tile) -> int:
+    """CTAs of an SM, by their registers."""
+    return max(1, int(w.device.target.limits.registers // (registers(w, t) * t.THREADS)))
 
 
 def shared_bytes(t: Tile) -> int:
@@ -39,8 +50,8 @@ def usable(w: Any, t: Tile) -> bool | str:
     limits = w.device.target.limits
     if cdiv(w.m, t.ROWS) > MOST_GROUPS:
         return f"m={w.m} has more than {MOST_GROUPS} groups of ROWS={t.ROWS}"
-    if registers(t) > (most := limits.registers_of(t.THREADS)):
-        return f"sums of {t.ROWS} rows and {t.BATCH} x 16 numbers of b need {registers(t)} registers, more than {most}"
+    if registers(w, t) > (most := limits.registers_of(t.THREADS)):
+        return f"sums of {t.ROWS} rows and {t.BATCH} x 16 numbers of b need {registers(w, t)} registers, more than {most}"
     if cdiv(w.k, 4) < t.PARTS:
         return f"k={w.k} has fewer than PARTS={t.PARTS} times four rows of b"
     if shared_bytes(t) > (most := limits.shared_bytes_per_cta):
@@ -58,6 +69,6 @@ def launches(w: F32Product, t: Tile) -> list[Launch]:
             w.arguments,
             shared=shared_bytes(t),
             cluster=t.PARTS if t.PARTS > 1 else None,
-            template=(t.ROWS, t.ACROSS, t.BATCH, t.THREADS, w.aligned),
+            template=(t.ROWS, t.ACROSS, t.BATCH, t.THREADS, w.k % 4 == 0, access(w, t)),
         )
     ]

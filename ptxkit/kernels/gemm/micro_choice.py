@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from ptxkit import Tile
+from ptxkit import Tile, cdiv
 from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k, programs
 from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
 from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product, partial_usable, shares, stream_usable
 from ptxkit.kernels.gemm.programs import Option
+from ptxkit.kernels.measured import cluster_ctas
 from ptxkit.kernels.per_device import cached_per_device
 
 
@@ -38,41 +39,54 @@ LOW_WIDE = _tile("32x256x16", "8x8x32x64", 5, 2)
 LOW = _tile("32x128x16", "4x8x16x64", 5, 3)
 LOWEST_WIDE = _tile("16x256x16", "4x8x16x64", 6, 2)
 LOWEST = _tile("16x128x32", "4x4x16x32", 5, 2)
+# Eight warps, two for each scheduler, of which one multiplies while the other waits for operands.
+SMALL_FULL = _tile("64x64x16", "4x4x16x32", 5, 2)
+SMALL_DEEP = _tile("64x64x32", "4x4x16x32", 4, 2)
+LOW_FULL = _tile("32x128x16", "4x4x16x32", 5, 2)
 SMALLEST = _tile("32x64x32", "4x4x16x32", 4, 4)  # four warps of 4 x 4 sums a lane
 NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
 NARROW = _tile("256x32x16", "8x8x64x32", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 
 CHAIN = (SQUARE, WIDE, LARGE, DEEP)
-CLUSTERS = (SQUARE, SQUARES, SMALL, SMALLEST, TALL_FULL, WIDE, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST)
+FULL = (SMALL_FULL, SMALL_DEEP, LOW_FULL, SMALLEST)
+CLUSTERS = (*(SQUARE, SQUARES, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST), *FULL)
 PARTIAL = (
-    *(SQUARE, SQUARES, TALL, SMALL, SMALLEST, WIDE, LARGE),
+    *(SQUARE, SQUARES, TALL, SMALL, WIDE, LARGE),
     *(LOW_WIDE, LOW, LOWEST_WIDE, LOWEST, NARROW, NARROW_SMALL, NARROWEST),
+    *FULL,
 )
-ROWS = ((1, 1024), (1, 512), (1, 256), (2, 1024), (2, 512), (2, 256), (4, 512), (4, 256), (8, 512), (8, 256))
+ROWS = (
+    *((1, 2, 1024), (1, 1, 1024), (1, 2, 512), (1, 2, 256), (2, 2, 1024), (2, 2, 512), (2, 2, 256)),
+    *((4, 4, 512), (4, 2, 512), (4, 1, 512), (4, 4, 256), (4, 2, 256), (4, 1, 256), (8, 2, 512), (8, 2, 256)),
+)
 COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
-"""(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, THREADS)."""
+"""(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, BATCH, THREADS)."""
 
+WIDER = Tile({"ROWS": 1, "ACROSS": 8})
 SEVERAL_PARTS = 4  # of a tile, from which on step 14 may be faster than step 9
-NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns
+NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns, for results with fewer strips of 32 than SMs
 
 
 def fits(w: F32Product, t: Mapping[str, int]) -> bool:
     """Whether a tile is neither much larger than c nor, of the low and narrow ones, much smaller."""
     low, narrow = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"]
-    if t is SMALLEST:
-        return bool(w.m <= 2 * t["BM"] and w.n <= 2 * t["BN"])
+    if any(t is full for full in FULL):  # of more tiles than SMs, larger ones are faster
+        within = t is SMALLEST or (t["BM"] < 2 * w.m and t["BN"] < 2 * w.n)
+        return bool(within and w.grid(t["BM"], t["BN"]) <= 2 * w.device.sms)
     return bool(
         (t["BM"] < 2 * w.m or t["BM"] == LOWEST["BM"])
         and (t["BN"] < 2 * w.n or t["BN"] == NARROWEST["BN"])
-        and (not low or w.m <= 2 * t["BM"])
-        and (not narrow or w.n <= 2 * t["BN"])
+        and (not low or w.m <= 2 * SMALL["BM"])
+        and (not narrow or w.n <= 2 * SMALL["BN"])
     )
 
 
 def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """A tile, and where rows are not aligned also the one that multiplies copies of them."""
-    yield dict(t)
+    """A tile, and where rows are not aligned also the one that multiplies copies of them, as large ones do always: a scheduler
+    has two of their warps, which do not hide what the producer's copies of elements take."""
+    if w.aligned or t["TM"] * t["TN"] < WIDE["TM"] * WIDE["TN"]:
+        yield dict(t)
     if not w.aligned:
         yield {**t, "COPY": 1}
 
@@ -80,9 +94,7 @@ def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
 def _chain(w: F32Product) -> Iterator[dict[str, int]]:
     for t in CHAIN:
         for waves in (1, 2):
-            for tile in _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": 8}):
-                if t is not (LARGE if w.aligned or "COPY" in tile else DEEP):  # slower than the other one of the two
-                    yield tile
+            yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": 8})
 
 
 def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
@@ -95,7 +107,7 @@ def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
 def _partial(w: F32Product) -> Iterator[dict[str, int]]:
     for t in PARTIAL:
         if fits(w, t) and (t in (WIDE, LARGE) or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
-            for least in (4, 8, 16):
+            for least in (2, 4, 8, 16):
                 yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": 1, "MIN_STEPS": least})
 
 
@@ -108,13 +120,16 @@ def _two_launches(w: F32Product) -> Iterator[dict[str, int]]:
 
 def _rows(w: F32Product) -> Iterator[dict[str, int]]:
     rows = next((rows for rows in few_rows.SPACE["ROWS"] if rows >= w.m), 16)
-    for height, threads in ROWS:
+    for height, batch, threads in ROWS:
         if height == rows:
             for across in few_rows.SPACE["ACROSS"]:
-                if across == NARROW_STRIP and not (w.aligned and rows == 1):
-                    continue  # loads of 16 contiguous bytes, or not measured
+                if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * few_rows.strips(w, WIDER) >= w.device.sms):
+                    continue  # loads of 64 contiguous bytes take longer
                 for parts in PARTS:
-                    yield {"ROWS": rows, "ACROSS": across, "BATCH": 2, "THREADS": threads, "PARTS": parts}
+                    t = {"ROWS": rows, "ACROSS": across, "BATCH": batch, "THREADS": threads, "PARTS": parts}
+                    clusters = few_rows.strips(w, Tile(t)) * cdiv(w.m, rows)
+                    if parts == 1 or clusters * parts <= cluster_ctas(w.device, parts) * few_rows.at_once(w, Tile(t)):
+                        yield t  # clusters that wait for others take longer
 
 
 def _columns(w: F32Product) -> Iterator[dict[str, int]]:

@@ -7,6 +7,7 @@ from typing import Any
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.gemm.micro_tiles import (
     COPIES,
+    OPTIONS,
     PARTS,
     RING_SPACE,
     F32Product,
@@ -15,8 +16,8 @@ from ptxkit.kernels.gemm.micro_tiles import (
     copying,
     distributable,
     micro_tile,
+    operands,
     ring_bytes,
-    source,
     threads,
 )
 
@@ -34,11 +35,22 @@ SPACE = RING_SPACE | {
 }
 
 
-def shared_bytes(t: Tile) -> int:
-    """Dynamic shared memory of ``matmul_cluster_k``: the ring, whose place the sums of the parts take."""
+def sums_bytes(t: Tile) -> int:
+    """Shared memory of the sums that a CTA receives."""
     vectors = t.TM * t.TN // 4
-    sums = t.PARTS * cdiv(vectors, t.PARTS) * threads(t) * 16 if t.PARTS > 1 else 0
-    return int(max(ring_bytes(t), sums))
+    return int(t.PARTS * cdiv(vectors, t.PARTS) * threads(t) * 16) if t.PARTS > 1 else 0
+
+
+def apart(w: F32Product, t: Tile) -> int:
+    """Bytes from the ring to the sums: those of the ring if both fit, else 0, with which sums take its place."""
+    limits = w.device.target.limits
+    both = ring_bytes(t) + sums_bytes(t)
+    return ring_bytes(t) if (both + limits.reserved_bytes) * t.CTAS <= limits.shared_bytes else 0
+
+
+def shared_bytes(w: F32Product, t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_cluster_k``."""
+    return max(ring_bytes(t), apart(w, t) + sums_bytes(t))
 
 
 def usable(w: Any, t: Tile) -> bool | str:
@@ -49,24 +61,24 @@ def usable(w: Any, t: Tile) -> bool | str:
     if (steps := cdiv(w.k, t.BK)) < t.PARTS:
         return f"k={w.k} has {steps} steps of {t.BK}, fewer than PARTS={t.PARTS}"
     limits = w.device.target.limits
-    if (shared_bytes(t) + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
-        return f"{t.CTAS} CTAs need {shared_bytes(t) * t.CTAS} bytes of shared memory"
+    if (shared_bytes(w, t) + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
+        return f"{t.CTAS} CTAs need {shared_bytes(w, t) * t.CTAS} bytes of shared memory"
     return distributable(w, t)
 
 
 def launches(w: F32Product, t: Tile) -> list[Launch]:
     """The launch of ``matmul_cluster_k``, and before it that of copies."""
-    by = source(w, t)
+    suffix, of_operands = operands(w, t)
     return [
         *copying(w, t),
         Launch(
-            f"matmul_cluster_k{by.suffix}",
+            f"matmul_cluster_k{suffix}",
             w.grid(t.BM, t.BN) * t.PARTS,
             threads(t) + 128,
-            (*by.operands, "c", w.m, w.n, w.k),
-            shared=shared_bytes(t),
+            (*of_operands, "c", w.m, w.n, w.k, apart(w, t)),
+            shared=shared_bytes(w, t),
             cluster=t.PARTS if t.PARTS > 1 else None,
-            template=(micro_tile(t), *by.template),
-            options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
+            template=(micro_tile(t),),
+            options=OPTIONS,
         ),
     ]

@@ -9,6 +9,7 @@ CTAs add. The coefficients are fitted to measured times by ``scripts/fit_f32_pro
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,8 @@ from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.targets import WARP
 
 FILE = Path(__file__).with_name("fitted_f32.json")
-BUSY_WARPS = 8  # of an SM, two of each scheduler, with which the products take turns without a gap
+SCHEDULERS = 4  # of an SM
+ORDER_OF_WAITS = 4.0  # of the norm of the products of a scheduler and of those of its warps with their waits
 CLUSTER_ALL = 2  # CTAs of the largest cluster that leaves no SM idle
 
 
@@ -32,9 +34,9 @@ class MicroRates:
         order: of the norm. memory_gbs: what all SMs read from device memory. l2_gbs: what L2 delivers to them.
         launch_us: of the launch, with the first load.
         products: of an SM in a microsecond, without reads of shared memory. reads: how many of them a read of an operand takes.
-        idle: share of them that is lost as the number of warps on an SM goes from eight to none.
-        copies, pairs: share of the time of the products that copies of single elements, and of pairs, take beside it.
-            scattered: share more that L2 delivers for them.
+        idle: products of a thread that would take as long as a warp waits for the operands of a step of k.
+        copies: how many products a copy by a thread takes, of one, two or four elements. scattered: share more that L2 delivers
+            for them.
         chain_us: of the launch that clears flags. link_us: of each CTA that adds to a tile in a chain; added_us: of 2^14 sums
             that each adds.
         partial_us: of the launch that clears flags and the exchange of partial sums. sum_us: of 10^6 of them. many_us: of more
@@ -42,10 +44,11 @@ class MicroRates:
         cluster_us: of a cluster. exchange_us: of 2^14 sums of the CTAs of an SM. wave_us: of another wave of CTAs.
             uneven: how much of the time of one more CTA on an SM is
             taken where the SMs have room for it, because some of them begin more CTAs than others.
-        rows_us: of the launch of step 12, with the first load; of its clusters: rows_cluster_us. rows_gbs: what an SM reads.
-            rows_latency_us: of a load. rows_products: how long products take, relative to the peak. rows_unaligned: share more
-            of strips of 32 columns whose rows are not aligned.
-        copy_us: of the launch that copies operands.
+        rows_order: of the norm in step 12. rows_us: of its launch, with the first load; of its clusters: rows_cluster_us.
+            rows_gbs: what an SM reads. rows_latency_us: of a load. rows_products: how long products take, relative to the peak.
+            rows_unaligned: share more of strips of 32 columns whose rows are not aligned.
+        copy_us: of the launch that copies operands. stores_us: of 10^6 bytes of c whose rows are not aligned, where threads do
+            not store neighbouring elements.
         columns_us, columns_gbs, columns_latency_us: the same for step 13. columns_lines: how long reads of L1 take.
             columns_sums_us: of sums of a warp that its lanes exchange.
     """
@@ -58,7 +61,6 @@ class MicroRates:
     reads: float
     idle: float
     copies: float
-    pairs: float
     scattered: float
     chain_us: float
     link_us: float
@@ -71,6 +73,7 @@ class MicroRates:
     exchange_us: float
     wave_us: float
     uneven: float
+    rows_order: float
     rows_us: float
     rows_cluster_us: float
     rows_gbs: float
@@ -83,6 +86,7 @@ class MicroRates:
     columns_lines: float
     columns_sums_us: float
     copy_us: float
+    stores_us: float
 
 
 @cache
@@ -100,8 +104,8 @@ def predicted_us(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
     return _tiles(w, step, t, rates)
 
 
-def _norm(rates: MicroRates, *times: float) -> float:
-    found: float = sum(time**rates.order for time in times) ** (1 / rates.order)
+def _norm(order: float, *times: float) -> float:
+    found: float = sum(time**order for time in times) ** (1 / order)
     return found
 
 
@@ -110,24 +114,29 @@ def _memory(w: F32Product, rates: MicroRates, nbytes: float) -> float:
     return nbytes / rates.memory_gbs / 1e3 * measured(w.device).sms / w.device.sms
 
 
-def _multiplying(rates: MicroRates, warps: int, ctas: int) -> float:
-    """The time of ``ctas`` CTAs of so many warps that share an SM, as a multiple of that of one which alone used all of it."""
-    return ctas / (1 - rates.idle * max(0.0, 1 - warps * ctas / BUSY_WARPS))
+def _multiplying(rates: MicroRates, t: Tile, ctas: int) -> float:
+    """The time of ``ctas`` CTAs that share an SM, as a multiple of that of one which alone used all of it.
+
+    A warp multiplies one instruction for each of a thread's sums, and then waits for operands; meanwhile the other warps of its
+    scheduler multiply.
+    """
+    sums, warps = t.TM * t.TN, threads(t) // WARP * ctas / SCHEDULERS
+    return ctas * _norm(ORDER_OF_WAITS, 1.0, (sums + rates.idle) / (sums * warps))
 
 
 def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
     """Steps 9 to 11 and 14."""
     boxes = w.aligned or t.get("COPY", 0)
-    warps, sums = threads(t) // WARP, t.BM * t.BN
+    sums = t.BM * t.BN
     tiles, steps = w.grid(t.BM, t.BN), cdiv(w.k, t.BK)
     if step == "step10_cluster_k":
-        busy, beside = _clusters(w, t, rates, tiles, steps, warps)
+        busy, beside = _clusters(w, t, rates, tiles, steps)
     else:
         work = shares(w, t)
         full = work.whole > 0 or work.shares == w.device.sms * t.CTAS
         resident = t.CTAS if full else cdiv(work.shares, w.device.sms)
         longest = work.whole * steps + cdiv(work.left * steps, work.shares)
-        busy, beside = longest * _multiplying(rates, warps, resident), 0.0
+        busy, beside = longest * _multiplying(rates, t, resident), 0.0
         if work.left and step == "step9_stream_k":
             link = rates.link_us + rates.added_us * sums / 2**14
             beside = rates.chain_us + link * cdiv(work.shares, work.left)
@@ -135,29 +144,29 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
             many = work.shares / work.left > t.TM * t.TN / 4
             added = rates.second_us if step == "step14_two_launches" else rates.partial_us + rates.many_us * many
             beside = added + rates.sum_us * work.shares * sums / 1e6
-    copies = 0.0 if boxes else rates.copies if w.n % 2 or w.k % 2 else rates.pairs
+    copies = 0.0 if boxes else rates.copies * (1 / (t.BN * math.gcd(w.k, 4)) + 1 / (t.BM * math.gcd(w.n, 4)))
     each = (t.TM * t.TN + rates.reads * (t.TM + t.TN)) / (t.TM * t.TN) * (1 + copies) / rates.products
     delivered = tiles * steps * (t.BM + t.BN) * t.BK * 4 * (1 if boxes else 1 + rates.scattered)
     l2 = delivered / rates.l2_gbs / 1e3 * measured(w.device).sms / w.device.sms
-    hidden = _norm(rates, busy * sums * t.BK * each, _memory(w, rates, w.work().bytes), l2)
+    hidden = _norm(rates.order, busy * sums * t.BK * each, _memory(w, rates, w.work().bytes), l2)
+    if w.n % 4 and step != "step14_two_launches" and t.get("PARTS", 0) != 1:
+        beside += rates.stores_us * 4 * w.m * w.n / 1e6
     if t.get("COPY", 0):
         copied = sum(copy.rows * (4 * copy.columns + 16 * copy.vectors) for copy in aligned_copies(w).values())
         beside += rates.copy_us + _memory(w, rates, copied)
     return float(rates.launch_us + hidden + beside)
 
 
-def _clusters(
-    w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: int, warps: int
-) -> tuple[float, float]:
+def _clusters(w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: int) -> tuple[float, float]:
     """Of step 10: steps of the busiest SM, weighted by how CTAs share it, and the time of what is not hidden."""
     sms = cluster_ctas(w.device, t.PARTS) if t.PARTS > CLUSTER_ALL else w.device.sms
     ctas, at_once = tiles * t.PARTS, sms * t.CTAS
     waves = cdiv(ctas, at_once)
     last = cdiv(ctas - (waves - 1) * at_once, sms)
-    of_last = _multiplying(rates, warps, last)
+    of_last = _multiplying(rates, t, last)
     if waves == 1 and last < t.CTAS and ctas != sms:
-        of_last += rates.uneven * (_multiplying(rates, warps, last + 1) - of_last)
-    of_waves = (waves - 1) * _multiplying(rates, warps, t.CTAS) + of_last
+        of_last += rates.uneven * (_multiplying(rates, t, last + 1) - of_last)
+    of_waves = (waves - 1) * _multiplying(rates, t, t.CTAS) + of_last
     beside = (waves - 1) * rates.wave_us
     if t.PARTS > 1:
         resident = t.CTAS if waves > 1 else last
@@ -168,17 +177,19 @@ def _clusters(
 def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
     """Step 12."""
     groups, sms = cdiv(w.m, t.ROWS), cluster_ctas(w.device, t.PARTS) if t.PARTS > CLUSTER_ALL else w.device.sms
-    ctas = cdiv(few_rows.strips(w, t) * t.PARTS * groups, sms)
-    at_once = max(1, w.device.target.limits.registers // (few_rows.registers(t) * t.THREADS))
+    ctas = max(1.0, few_rows.strips(w, t) * t.PARTS * groups / sms)  # of an SM; the last ones begin wherever others end
     blocks = cdiv(cdiv(w.k, 4), t.PARTS)
     loads = cdiv(cdiv(blocks, t.THREADS // t.ACROSS), t.BATCH)
     elements = blocks * 16 * t.ACROSS
-    more = 1.0 if w.aligned else 1 + rates.rows_unaligned * 8 / t.ACROSS
+    access = few_rows.access(w, t)
+    more = 1.0 if access == "VECTORS" else 1 + rates.rows_unaligned * 8 / t.ACROSS
+    if access == "SHIFTED":
+        more = t.ACROSS / (t.ACROSS - 1)
     hidden = _norm(
-        rates,
+        rates.rows_order,
         _memory(w, rates, w.work().bytes * more),
         ctas * elements * 4 * more / rates.rows_gbs / 1e3,
-        loads * cdiv(ctas, at_once) * rates.rows_latency_us,
+        loads * math.ceil(ctas / few_rows.at_once(w, t)) * rates.rows_latency_us,
         ctas * elements * t.ROWS / rates.products * rates.rows_products,
     )
     return rates.rows_us + hidden + (rates.rows_cluster_us if t.PARTS > 1 else 0.0)
@@ -194,7 +205,7 @@ def _columns(w: F32Product, t: Tile, rates: MicroRates) -> float:
     columns = min(w.n, t.COLUMNS)
     lines = {"VECTORS": deep * columns * columns, "B_VECTORS": columns, "ELEMENTS": columns * columns}[access]
     hidden = _norm(
-        rates,
+        rates.order,
         _memory(w, rates, w.work().bytes),
         ctas * depth * t.ROWS * warps * 4 / rates.columns_gbs / 1e3,
         cdiv(depth, WARP * deep * t.BATCH) * cdiv(ctas, at_once) * rates.columns_latency_us,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from math import gcd
 from typing import Any, Protocol
 
 from ptxkit import Launch, TensorMap, Tile, Work, cdiv
@@ -57,6 +58,9 @@ PARTIAL_SPACE = STREAM_SPACE | {
     "MIN_STEPS": [8, 2, 4, 16, 32],
 }
 PARTS = list(range(1, PORTABLE_CLUSTER + 1))  # of k in steps 10, 12 and 13, each for a CTA of a cluster
+OPTIONS = ("--ptxas-options=-O1",)
+"""Of all kernels from step 9 on that multiply from a ring, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of those
+launched with them, which are then in the same program."""
 SUMS_OF_AN_SM = 1 << 15  # sums of the tiles of the CTAs that an SM has in steps 11 and 14
 
 
@@ -108,19 +112,6 @@ class MicroTile(TemplateStruct):
     STAGES: int = 1
     GROUP: int = 1
     CTAS: int = 1
-
-
-@dataclass(frozen=True)
-class Source:
-    """How a kernel loads a and b.
-
-    Attributes:
-        suffix: of the kernel's name. operands: its arguments for a and b. template: arguments after the tile.
-    """
-
-    suffix: str
-    operands: tuple[object, ...]
-    template: tuple[object, ...]
 
 
 def micro_tile(t: Tile) -> MicroTile:
@@ -287,20 +278,18 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
     return True
 
 
-def source(w: F32Product, t: Tile) -> Source:
-    """How the kernels of steps 9 to 11 load a and b: where rows are not aligned and ``COPY`` is set, from copies."""
-    if w.aligned:
-        return Source("", ring_maps(t), ())
-    if not t.get("COPY", 0):
-        return Source("_unaligned", ("a", "b"), (2 if w.n % 2 == 0 and w.k % 2 == 0 else 1,))
+def operands(w: F32Product, t: Tile) -> tuple[str, tuple[object, ...]]:
+    """The suffix of the kernels of steps 9 to 11, and their arguments for a and b: TMA copies rows that are aligned, or those
+    of copies with ``COPY``; otherwise threads copy as many elements at a time as rows have a multiple of."""
+    if not (w.aligned or t.get("COPY", 0)):
+        return "_unaligned", ("a", "b", *(gcd(columns, 4) for columns in (w.k, w.n)))
     copies = aligned_copies(w)
-    maps = (
+    return "", tuple(
         replace(made, array=copy.to, shape=(copy.rows, copy.columns), strides=(16 * copy.vectors, 4))
         if (copy := copies.get(str(made.array))) is not None
         else made
         for made in ring_maps(t)
     )
-    return Source("", tuple(maps), (w.n % 4 == 0,))
 
 
 def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:

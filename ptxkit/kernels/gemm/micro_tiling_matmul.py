@@ -12,6 +12,7 @@ from ptxkit.kernels.gemm import few_columns, few_rows, micro_choice, micro_clust
 from ptxkit.kernels.gemm.micro_tiles import (
     BULK_BK,
     BULK_SPACE,
+    OPTIONS,
     PARTIAL_SPACE,
     RING_SPACE,
     SPACE,
@@ -24,6 +25,7 @@ from ptxkit.kernels.gemm.micro_tiles import (
     copying,
     micro_tile,
     most_partials,
+    operands,
     partial_usable,
     preferred,
     ring_bytes,
@@ -31,7 +33,6 @@ from ptxkit.kernels.gemm.micro_tiles import (
     ring_usable,
     shared_bytes,
     shares,
-    source,
     stream_usable,
     threads,
     usable,
@@ -40,9 +41,6 @@ from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.targets import WARP
 
 NULL = np.uint64(0)
-OPTIONS = ("--ptxas-options=-O1",)
-"""Of the products in steps 9, 11 and 14, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of the launches beside
-them, so that they are in the same program."""
 
 
 def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool = False) -> list[Launch]:
@@ -52,28 +50,30 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
     operands come first where the tile has them.
     """
     work = shares(w, t)
-    by = source(w, t)
+    suffix, of_operands = operands(w, t)
     divided = work.left > 0
     of_shares = (w.m, w.n, w.k, work.whole, work.shares)
     multiply = Launch(
-        f"matmul_{'stream_k' if chain else 'partial_sums'}{by.suffix}",
+        f"matmul_{'stream_k' if chain else 'partial_sums'}{suffix}",
         work.grid,
         threads(t) + 128,
-        (*by.operands, "c", NULL if second and divided else "flags", *(() if chain else ("partials",)), *of_shares),
+        (*of_operands, "c", NULL if second and divided else "flags", *(() if chain else ("partials",)), *of_shares),
         shared=ring_bytes(t),
-        template=(micro_tile(t), *by.template),
+        template=(micro_tile(t),),
         options=OPTIONS,
         cooperative=divided and not (chain or second),  # a CTA waits for CTAs before and after it
     )
     if not divided:
         return [*copying(w, t), multiply]
     if second:
-        grid = (t.BM * t.BN // 4 // WARP, work.left)
-        arguments = ("partials", "c", *of_shares, work.grid)
+        split = min(8, 1 << (cdiv(cdiv(work.shares, work.left) + 1, 8) - 1).bit_length())  # a warp adds at most 8 parts at once
+        grid = (t.BM * t.BN // 4 // WARP * split // 8, work.left)
+        arguments = ("partials", "c", *of_shares, work.grid, split)
         add = Launch("matmul_add_partials", grid, 256, arguments, template=(micro_tile(t),), options=OPTIONS)
         return [*copying(w, t), multiply, add]
     flags = work.grid * threads(t) // WARP * (1 if chain else 2)
-    return [*copying(w, t), Launch("matmul_stream_k_clear", 1, 1024, ("flags", flags), options=OPTIONS), multiply]
+    clear = Launch("matmul_stream_k_clear", 1, 1024, ("flags", flags), options=OPTIONS)
+    return [*copying(w, t), clear, multiply]
 
 
 class MicroTilingMatmul(Workload):
