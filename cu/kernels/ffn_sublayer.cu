@@ -9,16 +9,18 @@
 //     (`ffn_product_mma`) or by wgmma (`ffn_product_wgmma`).
 // - row_kernels_swapped, `ffn_normalize` and `ffn_product_swapped`: for few rows, whose time is that of reading the
 //     weights. The product has them as its first operand, and loads the first of them while the rows are normalized.
-//     row_kernels_early, `ffn_product_early`: the same with the product of row_kernels.
+//     row_kernels_early, `ffn_product_early`: the same with the product of row_kernels. row_kernels_multicast,
+//     `ffn_product_multicast`: the same with clusters whose CTAs load both operands for each other.
 // - folded: x is multiplied as it is. gamma is part of the weights (`ffn_fold`, once for each model), and the
 //     epilogue corrects each sum by the row's mean and standard deviation (`ffn_statistics`), so that the normalized
-//     x is neither stored nor read.
+//     x is neither stored nor read. By wgmma, the products do not wait for the statistics, only the epilogue does.
 // - folded_one_launch, `ffn_folded_observed`: two warps of the producer's warpgroup read the tiles of x that the
 //     product has in shared memory anyway, and sum the statistics during the products.
 // - cluster, `ffn_few_rows`: one launch for few rows. The CTAs of a cluster divide k, and exchange the statistics of
 //     the rows and the sums through distributed shared memory.
 #include "ptxkit/gemm/linear_output.cuh"
 #include "ptxkit/gemm/mma_product.cuh"
+#include "ptxkit/gemm/multicast_product.cuh"
 #include "ptxkit/gemm/row_statistics.cuh"
 #include "ptxkit/gemm/swapped_product.cuh"
 #include "ptxkit/gemm/wgmma_product.cuh"
@@ -76,7 +78,33 @@ __global__ void __launch_bounds__(128 * Tile::CONSUMERS + 32) ffn_product_swappe
     swapped_product<Tile, T, Of, true>(x_map, w_map, output, m, n, k, stages, sharing);
 }
 
-struct EarlyWeights : NoHooks {
+template <class Tile, class T>
+__global__ void __launch_bounds__(Tile::ALL_THREADS) ffn_product_multicast(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const T* bias, const T* residual, T* out,
+    unsigned m, unsigned n, unsigned a_sharing, unsigned b_sharing, unsigned parts, unsigned across, unsigned of_product,
+    unsigned steps, unsigned stages) {
+    LinearFours<T, true, GELU, true> output{{out, bias, residual, m, n}};
+    const MulticastGrid grid = {a_sharing, b_sharing, parts, across, of_product};
+    multicast_products<Tile, T, Operands<K_MAJOR, K_MAJOR>, 1, Follow::WEIGHTS_FIRST>(x_map, w_map, w_map, output, grid, steps, stages);
+}
+
+// Requests the residual of a tile before its products.
+template <class T>
+struct ResidualFirst : NoHooks {
+    static constexpr bool REQUESTS = true;
+    const T* residual;
+    unsigned m, n;
+
+    __device__ __forceinline__ ResidualFirst(const T* residual, unsigned m, unsigned n) : residual(residual), m(m), n(n) {}
+    template <int ROWS, int COLS>
+    __device__ __forceinline__ void request(unsigned row, unsigned col) const {
+        request_elements<ROWS, COLS, 128>(residual, row, col, m, n, threadIdx.x % 128);
+    }
+};
+
+template <class T>
+struct EarlyWeights : ResidualFirst<T> {
+    using ResidualFirst<T>::ResidualFirst;
     static constexpr bool EARLY = true;
 };
 
@@ -85,7 +113,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_product_ea
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
     const __grid_constant__ TensorMap out_map, const T* bias, const T* residual, T* out, int m, int n, int k) {
     const ResidualOutput<T> output{out, bias, residual, unsigned(m), unsigned(n)};
-    wgmma_product<Tile, T>(x_map, w_map, out_map, output, m, n, k, EarlyWeights());
+    wgmma_product<Tile, T>(x_map, w_map, out_map, output, m, n, k, EarlyWeights<T>(residual, m, n));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -111,14 +139,14 @@ __global__ void __launch_bounds__(THREADS) ffn_fold(const T* w, const T* gamma, 
     }
 }
 
-// Mean and rstd of each row.
+// Mean and rstd of each row. The next grid may start when all grids before this one have completed, so that it multiplies meanwhile.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 1>) ffn_statistics(const T* x, float2* statistics,
                                                                                       int rows, int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
     const RowLayout<S> layout(rows, cols, aligned16(x));
-    row_arrive<S>();
+    row_arrive_later<S>();
     Row<S> row = layout.template load<Tile::CACHE>(x);
     row_wait<S>();
     const Statistics of_row = standardize(row, layout, eps, slots);
@@ -133,13 +161,20 @@ __global__ void __launch_bounds__(S::threads) ffn_folded_mma(const T* x, const T
     mma_product<T, S, true, true>(x, folded, output, m, n, k);
 }
 
+// The products need nothing of the statistics, which the epilogue waits for.
+template <class T>
+struct LateStatistics : ResidualFirst<T> {
+    using ResidualFirst<T>::ResidualFirst;
+    static constexpr bool LATE = true;
+};
+
 template <class Tile, class T>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) ffn_folded_wgmma(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap folded_map,
     const __grid_constant__ TensorMap out_map, const float2* statistics, const float* sums, const float* shift,
     const T* residual, T* out, int m, int n, int k) {
     const FoldedOutput<T> output(out, residual, statistics, {sums, shift}, m, n);
-    wgmma_product<Tile, T>(x_map, folded_map, out_map, output, m, n, k);
+    wgmma_product<Tile, T>(x_map, folded_map, out_map, output, m, n, k, LateStatistics<T>(residual, m, n));
 }
 
 // The same in one launch: two warps take the statistics from the tiles of x.

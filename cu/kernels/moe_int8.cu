@@ -111,42 +111,84 @@ struct Sixteen {
     }
 };
 
-// q = round(x / scale) of a row, whose scale follows from its largest magnitude. A CTA has a row; its threads keep GROUPS
-// groups of 16 elements each, and read those of longer rows again. cols is a multiple of 16.
-template <class T, class X, int THREADS, int GROUPS>
-__global__ void __launch_bounds__(THREADS) quantize_wide(const X* x, unsigned char* q, float* scales, int cols) {
+// What the second launch keeps of 16 results: f32 of exact sums, whose scales it applies, in the order of the other epilogues.
+template <class X>
+struct KeptOf {
+    using type = Sixteen<X>;
+};
+template <>
+struct KeptOf<int> {
+    using type = Sixteen<float>;
+};
+
+// Reads the 16 results from `at` on of a row. token_scale and weight_scales are those of sums.
+template <class X>
+__device__ __forceinline__ void load_results(Sixteen<X>& kept, const X* row, int at, float, const float*) {
+    kept.load(row + at);
+}
+__device__ __forceinline__ void load_results(Sixteen<float>& kept, const int* row, int at, float token_scale,
+                                             const float* weight_scales) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int4 sums = reinterpret_cast<const int4*>(row + at)[i];
+        const float4 scales = reinterpret_cast<const float4*>(weight_scales + at)[i];
+        kept.words[i] = {__float_as_uint(static_cast<float>(sums.x) * token_scale * scales.x),
+                         __float_as_uint(static_cast<float>(sums.y) * token_scale * scales.y),
+                         __float_as_uint(static_cast<float>(sums.z) * token_scale * scales.z),
+                         __float_as_uint(static_cast<float>(sums.w) * token_scale * scales.w)};
+    }
+}
+
+// q = round(x / scale) of a row. The scale follows from its largest magnitude if OWN, and else is an input. x are results, or sums
+// of s8 that token_scales and weight_scales make results. A CTA has a row; its threads keep GROUPS groups of 16 elements each, and
+// read those of longer rows again. cols is a multiple of 16.
+template <class T, class X, int THREADS, int GROUPS, bool OWN>
+__global__ void __launch_bounds__(THREADS) quantize_wide(const X* x, unsigned char* q, float* scales, const float* token_scales,
+                                                         const float* weight_scales, int cols) {
+    using Kept = typename KeptOf<X>::type;
     __shared__ CtaSlots<float, THREADS / 32> slots;
     follow_previous_grid();
     x += static_cast<size_t>(blockIdx.x) * cols;
     q += static_cast<size_t>(blockIdx.x) * cols;
+    float token_scale = 1.0f;
+    if constexpr (sizeof(X) == 4) {
+        if (token_scales) token_scale = token_scales[blockIdx.x];
+    }
     const int groups = cols / 16, first = threadIdx.x;
-    Sixteen<X> kept[GROUPS];
-    float found = 0.0f;
+    auto load = [&](Kept& kept, int g) { load_results(kept, x, g * 16, token_scale, weight_scales); };
+    Kept kept[GROUPS];
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
-        if (first + i * THREADS < groups) kept[i].load(x + (first + i * THREADS) * 16);
+        if (first + i * THREADS < groups) load(kept[i], first + i * THREADS);
     }
+    float inverse;
+    if constexpr (OWN) {
+        float found = 0.0f;
 #pragma unroll
-    for (int i = 0; i < GROUPS; i++) {
-        if (first + i * THREADS < groups) found = fmaxf(found, kept[i].largest());
+        for (int i = 0; i < GROUPS; i++) {
+            if (first + i * THREADS < groups) found = fmaxf(found, kept[i].largest());
+        }
+        for (int g = first + GROUPS * THREADS; g < groups; g += THREADS) {
+            Kept more;
+            load(more, g);
+            found = fmaxf(found, more.largest());
+        }
+        const RowQuantizer<T> quantizer(cta_max<THREADS>(found, slots));
+        if (threadIdx.x == 0) scales[blockIdx.x] = quantizer.scale;
+        inverse = quantizer.inverse;
+    } else {
+        inverse = 1.0f / scales[blockIdx.x];
     }
-    for (int g = first + GROUPS * THREADS; g < groups; g += THREADS) {
-        Sixteen<X> more;
-        more.load(x + g * 16);
-        found = fmaxf(found, more.largest());
-    }
-    const RowQuantizer<T> quantizer(cta_max<THREADS>(found, slots));
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
         const int g = first + i * THREADS;
-        if (g < groups) kept[i].template quantize<T>(q + g * 16, quantizer.inverse);
+        if (g < groups) kept[i].template quantize<T>(q + g * 16, inverse);
     }
     for (int g = first + GROUPS * THREADS; g < groups; g += THREADS) {
-        Sixteen<X> more;
-        more.load(x + g * 16);
-        more.template quantize<T>(q + g * 16, quantizer.inverse);
+        Kept more;
+        load(more, g);
+        more.template quantize<T>(q + g * 16, inverse);
     }
-    if (threadIdx.x == 0) scales[blockIdx.x] = quantizer.scale;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

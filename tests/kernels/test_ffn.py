@@ -235,16 +235,14 @@ def test_rows_that_no_cluster_holds_are_refused():
     ("rows", "columns", "chosen"),
     [
         (1, 1024, "cluster"),
-        (32, 1024, "row_kernels_swapped"),
-        (64, 1024, "row_kernels_early"),
+        (64, 1024, "row_kernels_multicast"),
         (1, 4096, "row_kernels_swapped"),
         (32, 4096, "row_kernels_swapped"),
-        (128, 4096, "row_kernels_early"),
+        (128, 4096, "folded_wgmma"),
         (1, 8192, "row_kernels_swapped"),
         (32, 8192, "row_kernels_swapped"),
-        (128, 8192, "row_kernels_early"),
-        (256, 4096, "row_kernels_early"),
-        (256, 8192, "folded_wgmma"),
+        (200, 2048, "folded_wgmma"),
+        (2048, 768, "folded_wgmma"),
         (1024, 4096, "folded_wgmma"),
         (16384, 8192, "folded_wgmma"),
     ],
@@ -256,34 +254,33 @@ def test_the_variant_for_few_rows(rows, columns, chosen):
     assert variants[-1] == chosen
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "faster"),
-    [(128, 1024, True), (256, 1024, False), (1, 4096, True), (192, 4096, False), (32, 8192, True), (128, 8192, False)],
-)
-def test_the_swapped_product_is_taken_where_it_was_measured_to_be_faster(rows, columns, faster):
-    workload = LinearLayernormGelu(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
-    assert (workload.variant("row_kernels_swapped").slower(workload) is None) is faster
+def test_weights_are_loaded_early_where_folding_is_not_accurate():
+    workload = FfnSublayer(rows=100, hidden=1024, features=4096, offset=1e4).on(reference_facts("sm_90a"))
+    early = workload.variant("row_kernels_early")
+    assert early.slower(workload) is None
+    assert "folded_wgmma" in early.slower(FfnSublayer(rows=100, hidden=1024, features=4096).on(workload.device))
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "chosen"),
+    ("rows", "hidden", "features", "chosen"),
     [
-        (1, 4096, "row_kernels_swapped"),
-        (64, 1024, "row_kernels_multicast"),
-        (128, 4096, "row_kernels_multicast"),
-        (200, 4096, "row_kernels_multicast"),
-        (300, 3584, "row_kernels_multicast"),
-        (256, 4096, "row_kernels_wgmma"),
-        (128, 8192, "row_kernels_wgmma"),
+        (1, 4096, 4096, "row_kernels_swapped"),
+        (64, 1024, 1024, "row_kernels_multicast"),
+        (90, 8192, 2048, "row_kernels_multicast"),
+        (300, 5120, 20480, "row_kernels_multicast"),
+        (700, 4096, 4096, "row_kernels_multicast"),
+        (1000, 1600, 6400, "row_kernels_multicast"),
+        (8192, 768, 3072, "row_kernels_wgmma"),
     ],
 )
-def test_the_linear_layer_takes_the_fastest_measured_product(rows, columns, chosen):
-    workload = LinearLayernormGelu(rows=rows, hidden=columns, features=columns).on(reference_facts("sm_90a"))
+def test_the_linear_layer_takes_the_fastest_measured_product(rows, hidden, features, chosen):
+    workload = LinearLayernormGelu(rows=rows, hidden=hidden, features=features).on(reference_facts("sm_90a"))
     variants = [name for name, v in workload.variants().items() if v.slower is None or v.slower(workload) is None]
     assert variants[-1] == chosen
 
 
-def test_any_rows_of_a_multicast_product():
+@pytest.mark.parametrize("kernel", ["linear_layernorm_gelu", "ffn_sublayer"])
+def test_any_rows_of_a_multicast_product(kernel):
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
     tile = {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 24, "A_SHARING": 1, "B_SHARING": 2}
-    check(device, "linear_layernorm_gelu", "row_kernels_multicast", 27, 136, 264, tile)
+    check(device, kernel, "row_kernels_multicast", 27, 136, 264, tile)

@@ -1,6 +1,8 @@
 // Epilogues of linear layers, with the members that gemm.cuh describes.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/gemm/residual.cuh"
+#include "ptxkit/gemm/vector_output.cuh"
 
 namespace ptxkit {
 
@@ -23,17 +25,23 @@ struct LinearOutput {
     __device__ __forceinline__ OfRow of_row(unsigned) const { return {}; }
 
     __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col, OfRow) const {
+        unsigned of_bias = 0, of_residual = 0;
+        if constexpr (BIAS) of_bias = pair_of(bias, 0, col, 1, n);
+        if constexpr (RESIDUAL) of_residual = pair_of(residual, row, col, m, n);
+        return packed(x, y, of_bias, of_residual);
+    }
+
+    // The same with the pairs of the bias and of the residual.
+    static __device__ __forceinline__ unsigned packed(float x, float y, unsigned of_bias, unsigned of_residual) {
         if constexpr (BIAS) {
-            const unsigned pair = pair_of(bias, 0, col, 1, n);
-            x += Convert<T>::low(pair);
-            y += Convert<T>::high(pair);
+            x += Convert<T>::low(of_bias);
+            y += Convert<T>::high(of_bias);
         }
         x = activate<A>(x);
         y = activate<A>(y);
         if constexpr (RESIDUAL) {
-            const unsigned pair = pair_of(residual, row, col, m, n);
-            x += Convert<T>::low(pair);
-            y += Convert<T>::high(pair);
+            x += Convert<T>::low(of_residual);
+            y += Convert<T>::high(of_residual);
         }
         return Convert<T>::pack(x, y);
     }
@@ -44,6 +52,23 @@ struct LinearOutput {
 
     __device__ __forceinline__ unsigned* at(unsigned row, unsigned col) const {
         return reinterpret_cast<unsigned*>(c + static_cast<size_t>(row) * n + col);
+    }
+};
+
+// The same for products that store four neighbouring sums at a time; n is a multiple of 4.
+template <class T, bool BIAS, Activation A, bool RESIDUAL>
+struct LinearFours : LinearOutput<T, BIAS, A, RESIDUAL> {
+    using Base = LinearOutput<T, BIAS, A, RESIDUAL>;
+
+    static __device__ __forceinline__ uint2 four_of(const T* x) { return *reinterpret_cast<const uint2*>(x); }
+
+    __device__ __forceinline__ void store_four(const float4& sums, unsigned row, unsigned col) const {
+        if (row >= this->m || col >= this->n) return;
+        uint2 of_bias = {}, of_residual = {};
+        if constexpr (RESIDUAL) of_residual = four_of(this->residual + static_cast<size_t>(row) * this->n + col);
+        if constexpr (BIAS) of_bias = four_of(this->bias + col);
+        *reinterpret_cast<uint2*>(this->at(row, col)) = {Base::packed(sums.x, sums.y, of_bias.x, of_residual.x),
+                                                         Base::packed(sums.z, sums.w, of_bias.y, of_residual.y)};
     }
 };
 
@@ -89,5 +114,10 @@ struct FoldedOutput : LinearOutput<T, false, GELU, true> {
         if (row < this->m && col < this->n) *this->at(row, col) = finish(x, y, row, col, of_row);
     }
 };
+
+template <class T, bool BIAS, Activation A, bool RESIDUAL>
+constexpr bool stores_fours<LinearFours<T, BIAS, A, RESIDUAL>> = true;
+template <class T, bool BIAS, Activation A>
+constexpr bool adds_residual<LinearFours<T, BIAS, A, true>> = true;
 
 }  // namespace ptxkit

@@ -13,13 +13,14 @@
 //     which it reads from their shared memory, in the order of the parts.
 //
 // A producer warp fills a ring of as many stages as shared memory holds. The sums, of c^T, are transposed through the memory of the
-// ring. An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
-// batches also the member `product`.
+// ring. An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even, or, with
+// stores_fours, store_four(sums, row, col); for batches also the member `product`.
 //
 // With two matrices, gate and up of n x k, c = silu(a gate^T) * (a up^T). The first half of the rows of b in a tile are rows of gate,
 // the others the same rows of up.
 #pragma once
 #include "ptxkit/elementwise/activations.cuh"
+#include "ptxkit/gemm/residual.cuh"
 #include "ptxkit/gemm/shifted_rows.cuh"
 #include "ptxkit/gemm/vector_output.cuh"
 #include "ptxkit/gemm/wgmma_types.cuh"
@@ -304,6 +305,9 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
         return;
     }
     if constexpr (Tile::GIVES_REGISTERS) setmaxnreg_inc<CONSUMERS == 2 ? 240 : 160>();
+    if constexpr (adds_residual<Out>) {
+        request_elements<TOKENS, COLS, Tile::THREADS>(output.residual, token, weight, output.m, output.n, threadIdx.x);
+    }
     const unsigned consumer = warp / 4;
     using OfB = OperandPlace<Of::B_MAJOR>;
     using OfA = OperandPlace<Of::A_MAJOR>;
@@ -392,8 +396,12 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
     const unsigned rows = min(output.m - min(output.m, unsigned(token)), unsigned(TOKENS));
     constexpr unsigned ROW = COLS / 4;  // vectors of sums in a row of c
     auto store = [&](const Four& four, unsigned r, unsigned c) {
-        output.store(four.x, four.y, token + r, weight + c);
-        output.store(four.z, four.w, token + r, weight + c + 2);
+        if constexpr (stores_fours<Out>) {
+            output.store_four(four, token + r, weight + c);
+        } else {
+            output.store(four.x, four.y, token + r, weight + c);
+            output.store(four.z, four.w, token + r, weight + c + 2);
+        }
     };
     auto activated = [](const Four& gate, const Four& up) {
         return Four{silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w};

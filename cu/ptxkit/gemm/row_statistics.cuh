@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_eight(float (&v)[8], const unsigned char* f
 template <class T, class Tile>
 struct ObservedRows {
     static constexpr int BM = Tile::BM, BUFFERS = 2, OBSERVERS = 2, THREADS = 32 * OBSERVERS;
-    static constexpr bool EARLY = false;
+    static constexpr bool EARLY = false, LATE = false, REQUESTS = false;
     static constexpr int full_at = BUFFERS * BM * 8, empty_at = full_at + 8 * BUFFERS, BYTES = empty_at + 8 * BUFFERS;
     static_assert(BM % THREADS == 0, "as many rows for each thread");
 
@@ -138,7 +138,7 @@ struct ObservedRows {
 template <class T, class Tile>
 struct NormalizedRows {
     static constexpr int BM = Tile::BM, BN = Tile::BN, CTAS = Tile::CLUSTER_N, BUFFERS = 2, OBSERVERS = 0;
-    static constexpr bool EARLY = false;
+    static constexpr bool EARLY = false, LATE = false, REQUESTS = false;
     static constexpr int WARPS = 4 * Tile::CONSUMERS, record = 8, records_at = 8 * BUFFERS * WARPS;
     static constexpr int BYTES = records_at + BUFFERS * CTAS * BM * record;
     static_assert(Tile::CLUSTER_M == 1, "the CTAs of a cluster have the same rows");

@@ -37,4 +37,8 @@ constexpr bool stores_vectors = false;
 template <int EPILOGUE, class T>
 constexpr bool stores_vectors<VectorOutput<EPILOGUE, T>> = true;
 
+// Whether an epilogue stores four neighbouring sums at a time.
+template <class Out>
+constexpr bool stores_fours = false;
+
 }  // namespace ptxkit

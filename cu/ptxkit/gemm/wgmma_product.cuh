@@ -158,6 +158,10 @@ struct NoHooks {
     // Whether the first rows of b, as many as the ring holds, are loaded before the previous grid has completed. That grid must
     // have waited for all grids before it when this one starts (follow_previous_grid_later), and must not write b.
     static constexpr bool EARLY = false;
+    // Whether the previous grid writes only what the epilogue reads, so that consumers wait for it after the products. It must have
+    // waited for all grids before it when this one starts.
+    static constexpr bool LATE = false;
+    static constexpr bool REQUESTS = false;  // whether request() is called
 
     struct Observer {};
 
@@ -168,6 +172,10 @@ struct NoHooks {
     // columns that a has from it on, whether it is the first one. The last call for the tile of c is observed().
     __device__ __forceinline__ void observe(Observer&, const unsigned char*, unsigned, bool) const {}
     __device__ __forceinline__ void observed(unsigned char*, const Observer&) {}
+
+    // A consumer calls it before the products of a tile of c: its ROWS x COLS elements begin at (row, col).
+    template <int ROWS, int COLS>
+    __device__ __forceinline__ void request(unsigned, unsigned) const {}
 
     // The sums of a tile of c before the epilogue, of a consumer whose first one is at (row, col).
     template <class Sum, int ROWS, int COLS>
@@ -288,7 +296,8 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     } else {
         barrier_sync();
     }
-    if constexpr (!Hooks::EARLY) follow_previous_grid();
+    if constexpr (Hooks::LATE) launch_next_grid();
+    else if constexpr (!Hooks::EARLY) follow_previous_grid();
 
     const unsigned tile_rows = (m - 1) / (BM * CLUSTER_M) + 1, tile_cols = (n - 1) / (COLS * CLUSTER_N) + 1;
     const unsigned tiles = tile_rows * tile_cols * parts, steps = (k - 1) / BK + 1;
@@ -388,6 +397,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
                                  consumer * 64 * ROWS,
                            col = (t.col * CLUSTER_N + rank_n) * COLS;
             if constexpr (BATCHED) output.product = t.part;
+            if constexpr (Hooks::REQUESTS) hooks.template request<64 * ROWS, COLS>(row, col);
             unsigned previous = 0;
             for (unsigned step = t.begin; step < t.end; step++) {
                 const unsigned stage = base + at.stage * L::stage_bytes;
@@ -400,6 +410,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
             }
             wait_for_sums(sums);
             release(previous);
+            if constexpr (Hooks::LATE) wait_for_previous_grid();
             hooks.complete(shared + L::bytes, sums, row, col);
             if constexpr (GATED) {
 #pragma unroll

@@ -192,4 +192,16 @@ __device__ __forceinline__ void follow_previous_grid_later() {
 #endif
 }
 
+// The two halves of it, where a part of the work needs nothing of the previous grid.
+__device__ __forceinline__ void launch_next_grid() {
+#if PTXKIT_SM >= 90
+    griddepcontrol_launch_dependents();
+#endif
+}
+__device__ __forceinline__ void wait_for_previous_grid() {
+#if PTXKIT_SM >= 90
+    griddepcontrol_wait();
+#endif
+}
+
 }  // namespace ptxkit

@@ -17,8 +17,13 @@ from ptxkit.workload.inputs import dtype_of
 
 FOLD_THREADS = 256
 STATISTICS = ("statistics", "column_sums", "shift")
-MOST_EARLY_ROWS = 256  # up to which row_kernels_early was measured to be at least as fast as the other products of step 8,
+MOST_EARLY_ROWS = 256  # up to which row_kernels_early was measured to be at least as fast as row_kernels_wgmma,
 MOST_EARLY_ELEMENTS = 1 << 20  # and the elements of x up to which it was
+MOST_MULTICAST_ROWS = 128
+ADDING_US = 3.5e-4
+"""How much longer the epilogue of ``row_kernels_multicast`` takes than that of step 15 of matmul_wgmma, for each sum of a
+warpgroup, because it computes gelu and adds the residual as it stores: in tiles of 72, 152 and 208 rows, whose products are
+predicted to take as long as those of step 8, it took 1.7, 4.0 and 6.1 us more on an H200."""
 OBSERVED_REGISTERS = 224  # of a consumer thread: those of the warps that sum the statistics have 56
 NORM_FLOPS = 7  # of layernorm, for each element
 
@@ -78,15 +83,38 @@ def usable_early(w: FfnSublayer, t: Tile) -> bool | str:
 
 
 def slower_early(w: FfnSublayer) -> str | None:
-    """Why the variants without early weights are taken: where reading them takes a small part of the time, these are faster."""
+    """Why other variants are taken. Where reading the weights takes a small part of the time, those without early weights are
+    faster; ``folded_wgmma``, whose first launch reads x and stores little, takes less time where it is accurate."""
+    if abs(w.offset) <= most_offset(w):
+        return "folded_wgmma took less time, or as much, at all sizes measured on an H200 (docs/ffn.md)"
     if w.rows <= MOST_EARLY_ROWS and w.rows * w.hidden <= MOST_EARLY_ELEMENTS:
         return None
     return f"faster only for up to {MOST_EARLY_ROWS} rows and {MOST_EARLY_ELEMENTS:,} elements of x"
 
 
+def slower_multicast(w: FfnSublayer) -> str | None:
+    """Why the other products are faster: by the model of their times and :data:`ADDING_US`."""
+    if w.rows > MOST_MULTICAST_ROWS:
+        return f"it was measured to be the fastest for up to {MOST_MULTICAST_ROWS} rows only"
+    found = linear.product_times(w)
+    if 15 not in found:
+        return "its product has no tile"
+    tile = next(linear.preferred_multicast(w))
+    mine = found.pop(15) + ADDING_US * 64 * tile["ROWS"] * tile["TOKENS"] / tile["PARTS"]
+    fastest = min(found, key=found.__getitem__)
+    if mine < found[fastest]:
+        return None
+    return f"its product is predicted to take {mine:.3g} us, and step {fastest} of matmul_wgmma {found[fastest]:.3g} us"
+
+
 def usable_swapped(w: FfnSublayer, t: Tile) -> bool | str:
     """The constraint of ``row_kernels_swapped``."""
     return reason if (reason := rows_fit(w)) is not True else linear.usable_swapped(w, t)
+
+
+def usable_multicast(w: FfnSublayer, t: Tile) -> bool | str:
+    """The constraint of ``row_kernels_multicast``."""
+    return reason if (reason := rows_fit(w)) is not True else linear.usable_multicast(w, t)
 
 
 def observed_bytes(t: Tile) -> int:
@@ -268,7 +296,7 @@ class FfnSublayer(Workload):
         prefer=linear.preferred_wgmma,
     )
     def folded_wgmma(self, t: Tile) -> list[Launch]:
-        """folded with the product by wgmma."""
+        """folded with the product by wgmma, of which only the epilogue waits for the statistics."""
         args = (*STATISTICS, "residual", "out")
         launch = linear.wgmma_launch("ffn_folded_wgmma", self, t, ("x", "folded", "out"), args)
         return [*self.fold, *self.statistics, launch]
@@ -316,6 +344,18 @@ class FfnSublayer(Workload):
         """For few rows: the product has the weights as its first operand, and loads some during the row kernel."""
         args = ("bias", "residual", "out")
         return [self.normalize, linear.swapped_launch("ffn_product_swapped", self, t, ("layer", "w"), args)]
+
+    @variant(
+        requires=linear.WGMMA,
+        tile=linear.MULTICAST_TILE,
+        constraint=usable_multicast,
+        prefer=linear.preferred_multicast,
+        slower=slower_multicast,
+    )
+    def row_kernels_multicast(self, t: Tile) -> list[Launch]:
+        """For few rows: the clusters of the product load both operands, and some weights during the row kernel."""
+        args = ("bias", "residual", "out")
+        return [self.normalize, linear.multicast_launch("ffn_product_multicast", self, t, ("layer", "w"), args)]
 
     @variant(
         requires=linear.WGMMA,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Launch, TensorMap, Tile, Tolerance, Workload, cdiv
+from ptxkit import Launch, Tile, Tolerance, cdiv
+from ptxkit.kernels.borrowed import borrowed, renamed
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import framework
 from ptxkit.kernels.gemm import matmul_mma, matmul_wgmma, multicast, steps, swapped, wgmma_tiles
@@ -24,6 +25,8 @@ MMA = ("sm_80",)
 WGMMA = ("sm_90a",)
 MMA_TILE, WGMMA_TILE, SWAPPED_TILE = matmul_mma.TILE, matmul_wgmma.TILE, swapped.SPACE
 MULTICAST_TILE = multicast.SPACE
+PRODUCTS = (8, 9, 15)
+"""The steps of matmul_wgmma whose products the layers have, with an epilogue of their own or with the bias."""
 UNIT = {"bf16": 2.0**-9, "f16": 2.0**-12}
 """Largest relative error of a rounding to the type, for 8 and 11 significant bits."""
 CHAIN_THREADS = 128  # threads of a CTA that adds a bias in the unfused chain
@@ -91,31 +94,6 @@ PRESETS = tuple(
     for rows in (1, 32, 128, 1024, 16384)
 )
 """The sizes of the benchmarks."""
-
-
-def borrowed(w: Workload, variant: str, names: Mapping[str, str]) -> list[Launch]:
-    """The launches of a variant of another kernel, on other arrays.
-
-    Args:
-        w: that kernel, with the device on which it is launched.
-        variant: its variant, with the tile that it prefers.
-        names: the names of its arrays and scalars, where others take their place.
-    """
-    found = w.variant(variant)
-    _, launches = found.select(w, w.device.target)
-
-    return [replace(renamed(launch, names), source=found.source_of(w, launch)) for launch in launches]
-
-
-def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:
-    """A launch with other names for its arrays and scalars."""
-
-    def named(arg: object) -> object:
-        if isinstance(arg, TensorMap):
-            return replace(arg, array=names.get(arg.array, arg.array))
-        return names.get(arg, arg) if isinstance(arg, str) else arg
-
-    return replace(launch, args=tuple(map(named, launch.args)))
 
 
 def layernorm(
@@ -220,14 +198,23 @@ def swapped_launches(w: Any, t: Tile, names: Mapping[str, str]) -> list[Launch]:
     return [replace(renamed(launch, names), source=swapped.SOURCE) for launch in made]
 
 
-def multicast_slower(w: Any) -> str | None:
-    """Why the other products are faster, or not clearly slower, than step 15 (:func:`ptxkit.kernels.gemm.steps.times`)."""
-    found = steps.times(of_rows(w))
-    fastest = min((step for step in (8, 9) if step in found), key=found.__getitem__)
-    if 15 in found and found[15] <= steps.CLEARLY * found[fastest]:
-        return None
-    mine = f"predicted to take {found[15]:.3g} us" if 15 in found else "it has no tile"
-    return f"{mine}, and step {fastest} {found[fastest]:.3g} us"
+def slower_product(step: int) -> Callable[[Any], str | None]:
+    """``slower`` of a variant with the product of a step of :data:`PRODUCTS`: None if it is predicted to be the fastest."""
+
+    def slower(w: Any) -> str | None:
+        found = product_times(w)
+        fastest = min(found, key=found.__getitem__)
+        if fastest == step:
+            return None
+        mine = f"its product is predicted to take {found[step]:.3g} us" if step in found else "its product has no tile"
+        return f"{mine}, and step {fastest} of matmul_wgmma {found[fastest]:.3g} us"
+
+    return slower
+
+
+def product_times(w: Any) -> dict[int, float]:
+    """Step of :data:`PRODUCTS` -> predicted microseconds, of those that may be the fastest."""
+    return {step: us for step, us in steps.times(of_rows(w)).items() if step in PRODUCTS}
 
 
 def usable_multicast(w: Any, t: Tile) -> bool | str:
@@ -252,6 +239,22 @@ def swapped_launch(kernel: str, w: Any, t: Tile, maps: tuple[str, str], args: tu
     boxes = operands.boxes(*maps, *swapped.copied_rows(t))
     sizes = (w.rows, w.features, w.hidden)
     return swapped.product_launch(kernel, of_rows(w), t, boxes, (*args, *sizes), (cu_type(w), operands))
+
+
+def multicast_launch(kernel: str, w: Any, t: Tile, maps: tuple[str, str], args: tuple[object, ...]) -> Launch:
+    """A launch of a kernel around the product of cu/ptxkit/gemm/multicast_product.cuh; ``maps``: names of x and w."""
+    product = of_rows(w)
+    boxes = matmul_wgmma.K_MAJOR.boxes(*maps, *multicast.loaded_rows(t))
+    ctas = multicast.cluster(t)
+    return Launch(
+        kernel,
+        multicast.clusters(product, t) * ctas,
+        multicast.threads(t),
+        (*boxes, *args, w.rows, w.features, *multicast.arguments(product, t)),
+        shared=multicast.shared_bytes(product, t),
+        cluster=ctas if ctas > 1 else None,
+        template=(multicast.MulticastTile.of(t), cu_type(w)),
+    )
 
 
 def wgmma_launch(

@@ -15,11 +15,6 @@ from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.rows.layernorm import standardized
 
 NORM_FLOPS = 7  # of layernorm, for each element
-SMALL = 1 << 27
-"""Products of numbers up to which the swapped product was the fastest at all sizes that were measured on an H200, with up to
-128 rows: by 1.1 times for 128 rows of 1024 columns and features."""
-FEW_WEIGHTS = 1 << 24  # weights up to which row_kernels_multicast was the fastest for 32 to 128 rows,
-MOST_ROWS = 300  # and the rows up to which it was where its product is predicted to be clearly faster
 RECORD_BYTES = 8  # mean and squared deviations that a CTA sends of a row
 CLUSTER_TILE = {
     "BM": [128, 64],  # rows of a cluster
@@ -77,19 +72,6 @@ def preferred_cluster(w: LinearLayernormGelu) -> Iterator[Mapping[str, Any]]:
             for rows, consumers, registers in (((64, 1, 0),) if few else ()) + ((128, 2, 240), (64, 1, 0))
             for stages in (6, 4, 3, 2)
         )
-
-
-def slower_swapped(w: LinearLayernormGelu) -> str | None:
-    """Why the other products are faster, which the model of their times does not tell for small ones."""
-    small = w.rows <= 128 and w.rows * w.hidden * w.features <= SMALL
-    return None if small else linear.slower_swapped(w)
-
-
-def slower_multicast(w: LinearLayernormGelu) -> str | None:
-    """Why the other products are faster: as measured on an H200 (docs/ffn.md), for more rows by the model of their times."""
-    if not (32 <= w.rows <= MOST_ROWS and w.hidden * w.features <= FEW_WEIGHTS):
-        return f"it was the fastest for 32 to {MOST_ROWS} rows and up to 4096 x 4096 weights, of the sizes measured on an H200"
-    return None if w.rows <= 128 else linear.multicast_slower(w)
 
 
 class LinearLayernormGelu(Workload):
@@ -183,7 +165,7 @@ class LinearLayernormGelu(Workload):
         tile=linear.SWAPPED_TILE,
         constraint=linear.usable_swapped,
         prefer=linear.preferred_swapped,
-        slower=slower_swapped,
+        slower=linear.slower_product(9),
     )
     def row_kernels_swapped(self, t: Tile) -> list[Launch]:
         """For few rows: the product has the weights as its first operand, and CTAs of a cluster divide hidden."""
@@ -194,7 +176,7 @@ class LinearLayernormGelu(Workload):
         tile=linear.MULTICAST_TILE,
         constraint=linear.usable_multicast,
         prefer=linear.preferred_multicast,
-        slower=slower_multicast,
+        slower=linear.slower_product(15),
     )
     def row_kernels_multicast(self, t: Tile) -> list[Launch]:
         """For 32 to 300 rows: tiles with any multiple of 8 rows, and both operands loaded for a cluster."""

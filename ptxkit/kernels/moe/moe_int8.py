@@ -9,8 +9,8 @@ import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
 from ptxkit.kernels.gemm import matmul_mma
+from ptxkit.kernels.moe import fitted, two_launches
 from ptxkit.kernels.moe import product as moe
-from ptxkit.kernels.moe import two_launches
 from ptxkit.kernels.moe.product import NULL, TYPES, Array, Dtype, Product
 
 DENSE = Tile({"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "GROUP": 16})  # matmul_mma, step 5
@@ -154,7 +154,7 @@ class MoeInt8(Workload):
             found["wide"] = ((self.m, self.n), two_launches.WIDE[self.dtype])
             found["largest"] = (self.m, "u32")
             found["arrived"] = (moe.arrived_blocks(self.m, 1), "u32")
-        return found
+        return {**found, **fitted.temporaries(self)}
 
     def work(self) -> Work:
         size = 2 if self.output == "bf16" else 1
@@ -222,8 +222,19 @@ class MoeInt8(Workload):
         constraint=usable_two,
         prefer=preferred_two,
         tolerance=two_launches.tolerance,
-        slower=two_launches.slower,
+        slower=two_launches.slower_two,
     )
     def step3_two_launches(self, t: Tile) -> list[Launch]:
         """The product stores its results in bf16, or f32 for s8; another launch finds the scale of each token and quantizes."""
-        return [two_launches.product(self).wgmma(t), two_launches.quantize_launch(self)]
+        quantize = two_launches.quantize_launch(self, "wide", two_launches.WIDE[self.dtype])
+        return [two_launches.product(self).wgmma(t), quantize]
+
+    @variant(
+        requires=("sm_90a",),
+        constraint=fitted.usable,
+        tolerance=fitted.tolerance,
+        slower=fitted.slower,
+    )
+    def step4_fitted(self) -> list[Launch]:
+        """The product that matmul_fused takes for these sizes, and for quantized results the second launch of step 3."""
+        return fitted.launches(self)

@@ -2,8 +2,8 @@
 
 The scale of a token follows from all of its results, which many CTAs compute. Either these exchange the largest magnitudes and
 keep their sums until all have arrived, or the product stores its results, and another launch reads a row, finds its largest
-magnitude, and quantizes it. :func:`predicted` compares the two by terms that follow from times on an H200 with 128 to 4096
-tokens (docs/moe.md).
+magnitude, and quantizes it. :func:`predicted` gives the time of either beside the product, by terms that follow from times on
+an H200 with 128 to 4096 tokens (docs/moe.md).
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from typing import Any
 
 from ptxkit import Launch, Tolerance, cdiv
 from ptxkit.kernels.measured import measured
-from ptxkit.kernels.moe.product import SOURCE, TYPES, Product
+from ptxkit.kernels.moe.product import NULL, SOURCE, TYPES, Product
 from ptxkit.targets.gpus import DeviceFacts
 from ptxkit.workload.tolerance import Sums
 
 TILE = 128  # weights and tokens of a tile
-MEASURED_TOKENS = 128  # the fewest for which both were timed
-THREADS = 256
-GROUPS = 4  # of 16 elements that a thread keeps in registers
+THREADS = {128: 1024, 256: 4096}
+"""Threads of a CTA that quantizes a row -> its longest rows. Longer ones have :data:`LONG_ROW_THREADS`: on an H200, 200 rows of
+10240 take 16.7, 15.6 and 16.8 us with their product for 256, 512 and 1024 threads, and 1023 rows of 1040 take 10.2, 9.6 and
+10.7 us for 128, 256 and 512."""
+LONG_ROW_THREADS = 512
+GROUPS = 4  # of 16 elements that a thread keeps in registers, at most
 WIDE = {"s8": "f32", "e4m3": "bf16"}
 """The type in which the product stores its results. Sums of s8 are exact, and f32 rounds only their products with the scales.
 Sums of e4m3 have 13 bits in wgmma (docs/gemm.md), of which bf16 keeps 8; the quantized results have 4."""
 BYTES = {"f32": 4, "bf16": 2}
+CU_TYPES = {"f32": "float", "bf16": "ptxkit::bf16", "s32": "int"}
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,9 @@ def terms_of(device: DeviceFacts, dtype: str, blocks: float, across: int, result
     return Terms(exchange, second)
 
 
-def slower(w: Any) -> str | None:
-    """``slower`` of the variant: None where the terms say that the exchange takes longer."""
-    if w.m < MEASURED_TOKENS:
-        return f"no time of it was measured for fewer than {MEASURED_TOKENS} tokens"
-    terms = predicted(w)
-    if terms.second_us <= terms.exchange_us:
-        return None
-    return f"a second launch is predicted to take {terms.second_us:.3g} us, and the exchange {terms.exchange_us:.3g} us"
+def slower_two(w: Any) -> str:
+    """``slower`` of the variant."""
+    return "step4_fitted, which has two launches as well, took less time at nearly all sizes measured on an H200 (docs/moe.md)"
 
 
 def product(w: Any) -> Product:
@@ -69,11 +68,18 @@ def product(w: Any) -> Product:
     return Product(w.device, w.dtype, WIDE[w.dtype], w.m, w.n, w.k, out="wide")
 
 
-def quantize_launch(w: Any) -> Launch:
-    """The launch of ``quantize_wide``: from ``wide`` to ``out`` and ``scales``."""
-    wide = {"f32": "float", "bf16": "ptxkit::bf16"}[WIDE[w.dtype]]
-    template = (TYPES[w.dtype], wide, THREADS, GROUPS)
-    return Launch("quantize_wide", w.m, THREADS, ("wide", "out", "scales", w.n), source=SOURCE, template=template)
+def quantize_launch(w: Any, wide: str, kind: str) -> Launch:
+    """The launch of ``quantize_wide``: from the results ``wide``, of type ``kind``, to ``out``, with the tokens' scales.
+
+    Sums of s8 become results with the scales of tokens and weights.
+    """
+    threads = next((count for count, most in THREADS.items() if w.n <= most), LONG_ROW_THREADS)
+    groups = min(GROUPS, cdiv(w.n, 16 * threads))
+    own = w.output == "token"
+    template = (TYPES[w.dtype], CU_TYPES[kind], threads, groups, own)
+    scales = ("a_scales", "b_scales") if kind == "s32" else (NULL, NULL)
+    args = (wide, "out", "scales", *scales, w.n)
+    return Launch("quantize_wide", w.m, threads, args, source=SOURCE, template=template)
 
 
 def usable(w: Any) -> bool | str:
@@ -82,13 +88,13 @@ def usable(w: Any) -> bool | str:
 
 
 def tolerance(w: Any) -> Mapping[str, Tolerance]:
-    """That of the description for s8, whose results are stored in f32. Those of e4m3 are rounded to bf16, as is the magnitude
-    that the scale follows from: by 2^-8 together, at most an eighth of a quantization step."""
+    """That of the description for s8, whose results are stored in f32 or as sums. Those of e4m3 are rounded to bf16, as is the
+    magnitude that the scale follows from: by 2^-8 together, at most an eighth of a quantization step."""
     if w.dtype == "s8":
         return dict(w.tolerance)
     sums = Sums(w.k, stated=True, unit="e4m3", narrow="float8_e4m3fn")
     typical = sums.error("float32")
-    return {
-        "out": Tolerance(relative=sums.relative, ulp=0.5 + 1 / 8, typical=typical),
-        "scales": Tolerance(relative=2**-8 + sums.relative, typical=typical),
-    }
+    found = {"out": Tolerance(relative=sums.relative, ulp=0.5 + 1 / 8, typical=typical)}
+    if w.output == "token":
+        found["scales"] = Tolerance(relative=2**-8 + sums.relative, typical=typical)
+    return found
