@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ptxkit.isa.comments import without_comments
 from ptxkit.runtime.source_names import at_commas, enclosed
@@ -171,14 +172,20 @@ class HostText:
 
     def _up_to(self, line: int) -> str:
         """The text to the end of a line; all of it for 0. Headers of loops are blank."""
-        end = len("\n".join(self.text.split("\n")[:line])) if line else None
-        return _LOOP.sub(lambda m: " " * len(m[0]), self.text)[:end]
+        text = _without_loops(self.text)
+        return "\n".join(text.split("\n", line)[:line]) if line else text
 
     def _last(self, pattern: str, line: int) -> re.Match[str] | None:
         """The last match, or the last one that begins at or before a line, where there is one."""
         matches = list(re.finditer(pattern, self.text, re.MULTILINE))
         before = [m for m in matches if self.text.count("\n", 0, m.start()) < line] if line else matches
         return next(reversed(before or matches), None)
+
+
+@lru_cache(maxsize=8)
+def _without_loops(text: str) -> str:
+    """A text of the same length, with blanks for the headers of loops; line breaks remain."""
+    return _LOOP.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
 def _size_of(match: re.Match[str]) -> str:
