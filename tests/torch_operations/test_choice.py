@@ -44,8 +44,8 @@ SIZES = [
     (1355, 10201, 5462),
 ]
 PRODUCTS = {  # the operation and the description -> steps that some of these sizes need
-    ("matmul_nt", "matmul_wgmma"): {"step13_stream_k", "step14_cluster_k", "step15_multicast", "step16_direct"},
-    ("linear_bias", "matmul_wgmma"): {"step13_stream_k", "step14_cluster_k", "step15_multicast", "step16_direct"},
+    ("matmul_nt", "matmul_wgmma"): {"step13_stream_k", "step14_cluster_k", "step15_multicast", "step18_row_classes"},
+    ("linear_bias", "matmul_wgmma"): {"step13_stream_k", "step14_cluster_k", "step15_multicast", "step18_row_classes"},
     ("matmul_nt", "matmul_mma"): {"step6_tma"},
     ("linear_bias_residual", "matmul_fused"): {"stream_k", "cluster_k", "multicast", "fused"},
     ("matmul_f32", "micro_tiling_matmul"): {
