@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_fused_stream_k(
 }
 
 template <class Tile, class Sum, class Out, int PARTS, int ACTIVATION>
-__global__ void __launch_bounds__(SHARE_THREADS) matmul_fused_sum_shares(
+__global__ void __launch_bounds__(SHARE_THREADS* MOST_ADDERS) matmul_fused_sum_shares(
     const Sum* partials, Out* c, const float* scale, const float* row_scales, const float* column_scales, const Out* bias,
     const Out* residual, float* largest, int m, int n, unsigned pitch, size_t matrix, unsigned down, unsigned groups,
     unsigned steps, unsigned whole, unsigned shares, unsigned sharing, unsigned rows, unsigned of_product) {

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_stream_k(
 }
 
 template <class Tile, class T, int EPILOGUE, int PAIRS>
-__global__ void __launch_bounds__(SHARE_THREADS) matmul_sum_shares(const float* partials, T* c, const T* bias, unsigned m,
+__global__ void __launch_bounds__(SHARE_THREADS* MOST_ADDERS) matmul_sum_shares(const float* partials, T* c, const T* bias, unsigned m,
                                                                    unsigned n, float alpha, float beta, unsigned pitch,
                                                                    unsigned down,
                                                                    unsigned groups, unsigned steps, unsigned whole,

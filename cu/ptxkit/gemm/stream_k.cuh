@@ -46,6 +46,13 @@ struct Shares {
         return all / shares * share + min(share, all % shares);
     }
 
+    // The share that has a step, counted as those of begin().
+    __device__ __forceinline__ unsigned share_of(unsigned step) const {
+        const unsigned all = (groups - whole * shares) * steps, each = all / shares, longer = all % shares;
+        const unsigned of_longer = longer * (each + 1);  // steps of the first shares, which have one more
+        return step < of_longer ? step / (each + 1) : longer + (step - of_longer) / each;
+    }
+
     // The first row and column of a tile, and the product of a batch.
     struct Place {
         unsigned row, col, product;
@@ -209,28 +216,40 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     }
 }
 
-constexpr int SHARE_THREADS = 128;  // of a CTA of sum_of_shares
+constexpr int SHARE_THREADS = 128;  // of a CTA of sum_of_shares with the same parts
+constexpr int MOST_ADDERS = 4;
 
-// Adds the partial sums of the tiles in which share number blockIdx.y / sharing ends, as the body of a kernel with
-// SHARE_THREADS threads and a grid of (VECTORS x THREADS / SHARE_THREADS, (shares - 1) x sharing).
+// Adds the partial sums of the tiles that several shares have, as the body of a kernel with SHARE_THREADS x `adders` threads and
+// a grid of (VECTORS x THREADS / SHARE_THREADS, groups of tiles that are shared x sharing). Each of the adders, at most
+// MOST_ADDERS, adds consecutive parts of a tile; the first one adds their sums. The order depends on the sizes alone.
 template <class Tile, bool BATCHED = false, class Out, class Sum>
 __device__ __forceinline__ void sum_of_shares(const Sum* partials, Out& output, const Shares& shares) {
     using Vector = typename VectorOf<Sum>::type;
-    const unsigned sharing = shares.sharing, share = blockIdx.y / sharing, rank = blockIdx.y % sharing;
-    // The group of tiles in which the share ends; the first share that ends in it adds.
-    const unsigned end = shares.begin(share + 1), group = end / shares.steps, tile_begin = group * shares.steps;
-    const unsigned tile_end = tile_begin + shares.steps;
+    __shared__ Vector others[MOST_ADDERS - 1][SHARE_THREADS];
+    const unsigned sharing = shares.sharing, group = blockIdx.y / sharing, rank = blockIdx.y % sharing;
+    const unsigned tile_begin = group * shares.steps, adder = threadIdx.y, adders = blockDim.y;
+    const unsigned first = shares.share_of(tile_begin), parts = shares.share_of(tile_begin + shares.steps - 1) + 1 - first;
     follow_previous_grid();
-    if (end == tile_begin || shares.begin(share) > tile_begin) return;
+    if (parts == 1) return;  // the share has the whole tile, and has stored it
     const unsigned index = blockIdx.x * SHARE_THREADS + threadIdx.x, vector = index / Tile::THREADS,
                    thread = index % Tile::THREADS;
     const Vector* from = reinterpret_cast<const Vector*>(partials);
-    Vector sum = from[partial_index<Tile>(share * sharing + rank, true, vector, thread)];
-    unsigned other = share + 1;
-    do {
-        const Vector more = from[partial_index<Tile>(other * sharing + rank, false, vector, thread)];
+    const unsigned begin = parts * adder / adders, end = parts * (adder + 1) / adders;
+    Vector sum = {};
+#pragma unroll 8
+    for (unsigned part = begin; part < end; part++) {
+        const Vector more = from[partial_index<Tile>((first + part) * sharing + rank, part == 0, vector, thread)];
         sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-    } while (shares.begin(++other) < tile_end);
+    }
+    if (adders > 1) {
+        if (adder > 0) others[adder - 1][threadIdx.x] = sum;
+        __syncthreads();
+        if (adder > 0) return;
+        for (unsigned other = 0; other < adders - 1; other++) {
+            const Vector more = others[other][threadIdx.x];
+            sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+        }
+    }
     const auto at = shares.place<Tile, BATCHED>(shares.whole * shares.shares + group, rank);
     if constexpr (BATCHED) output.product = at.product;
     store_vector<Tile>(sum, output, vector, thread, at.row, at.col);

@@ -361,8 +361,8 @@ class MatmulFused(HasLayout, Workload):
         epilogue = (sum(PARTS[name] for name in self.parts), ACTIVATIONS[self.activation])
         add = Launch(
             "matmul_fused_sum_shares",
-            (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.shares - 1) * shares.sharing),
-            stream_k.SHARE_THREADS,
+            (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.divided) * shares.sharing),
+            (stream_k.SHARE_THREADS, shares.adders),
             ("partials", *output, *of_shares),
             template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
         )

@@ -367,8 +367,8 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     tile, pairs = stream_k.StreamKTile.of(t), unaligned.stores_pairs(w)
     add = Launch(
         "matmul_sum_shares",
-        (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.shares - 1) * shares.sharing),
-        stream_k.SHARE_THREADS,
+        (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.divided) * shares.sharing),
+        (stream_k.SHARE_THREADS, shares.adders),
         ("partials", *output, *shares.arguments),
         template=(tile, w.cu_type, w.epilogue_bits, pairs),
     )

@@ -23,7 +23,8 @@ SOURCE = "matmul_stream_k.cu"
 MAX_STAGES = 32
 MIN_STAGES = 3
 STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
-SHARE_THREADS = 128  # of a CTA of the second launch
+SHARE_THREADS = 128  # of a CTA of the second launch, for each of its adders
+MOST_ADDERS, ADDED = 4, 8  # adders; parts of a tile from which on there is one more: as many loads are in flight in a thread
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
 SHIFTED_ROWS, MOST_SHIFTED = 16, 64  # rows and most columns that a warp stores at a time
@@ -137,10 +138,20 @@ class Shares:
         return (self.down, self.groups, self.steps, self.whole, self.shares, self.sharing, self.rows)
 
     @property
+    def divided(self) -> int:
+        """Groups of tiles whose steps are shared."""
+        return self.groups - self.whole * self.shares if self.shares else 0
+
+    @property
+    def adders(self) -> int:
+        """Threads that add the parts of an element of a divided tile."""
+        parts = cdiv(self.shares, self.divided) if self.shares else 1
+        return min(MOST_ADDERS, max(1, parts // ADDED))
+
+    @property
     def longest(self) -> int:
         """Steps of the cluster with the most of them."""
-        shared = (self.groups - self.whole * self.shares) * self.steps if self.shares else 0
-        return self.whole * self.steps + (cdiv(shared, self.shares) if self.shares else 0)
+        return self.whole * self.steps + (cdiv(self.divided * self.steps, self.shares) if self.shares else 0)
 
 
 def partial_bytes(t: Mapping[str, int], shares: Shares) -> int:
