@@ -3,6 +3,7 @@
 #pragma once
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/gemm/tma_boxes.cuh"
+#include "ptxkit/gemm/vector_output.cuh"
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/half.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
@@ -46,6 +47,9 @@ struct FusedOutput {
     size_t matrix;
     unsigned product = 0;  // that the rows belong to
     float magnitude = 0.0f;
+    // The low bits of the place of a row, in elements: of neighbouring elements two are stored together if it is even, and four if
+    // it is a multiple of 4.
+    unsigned unaligned = (static_cast<unsigned>(reinterpret_cast<size_t>(c) / sizeof(Out)) | pitch | static_cast<unsigned>(matrix)) % 4;
 
     // What a column has for all rows.
     struct Column {
@@ -119,6 +123,11 @@ struct FusedOutput {
                                   value(y, row, col + 1, row_scale, column(col + 1)));
     }
 
+    // The same of 32 bits.
+    __device__ __forceinline__ uint2 two(Sum x, Sum y, unsigned row, unsigned col, float row_scale) {
+        return {bits_of(element(x, row, col, row_scale, column(col))), bits_of(element(y, row, col + 1, row_scale, column(col + 1)))};
+    }
+
     __device__ __forceinline__ Out& at(unsigned row, unsigned col) const {
         return c[product * matrix + static_cast<size_t>(row) * pitch + col];
     }
@@ -132,9 +141,35 @@ struct FusedOutput {
         if constexpr (PAIRS) {  // n is even
             if (col < n) at(row, col / 2) = pair(x, y, row, col / 2, row_scale, {column(col), column(col + 1)});
         } else {
+            if (unaligned % 2 == 0 && col + 1 < n) {
+                if constexpr (sizeof(Out) == 2) *reinterpret_cast<unsigned*>(&at(row, col)) = finish(x, y, row, col, row_scale);
+                else *reinterpret_cast<uint2*>(&at(row, col)) = two(x, y, row, col, row_scale);
+                return;
+            }
             if (col < n) at(row, col) = element(x, row, col, row_scale, column(col));
             if (col + 1 < n) at(row, col + 1) = element(y, row, col + 1, row_scale, column(col + 1));
         }
+    }
+
+    // Stores four neighbouring sums, or what they make; col is a multiple of 4.
+    template <class Four>
+    __device__ __forceinline__ void store_four(const Four& sums, unsigned row, unsigned col) {
+        if constexpr (!PAIRS) {
+            if (row < m && unaligned == 0 && col + 3 < n) {
+                const float row_scale = of_row(row);
+                if constexpr (sizeof(Out) == 2) {
+                    *reinterpret_cast<uint2*>(&at(row, col)) = {finish(sums.x, sums.y, row, col, row_scale),
+                                                                finish(sums.z, sums.w, row, col + 2, row_scale)};
+                } else {
+                    const uint2 first = two(sums.x, sums.y, row, col, row_scale);
+                    const uint2 second = two(sums.z, sums.w, row, col + 2, row_scale);
+                    *reinterpret_cast<uint4*>(&at(row, col)) = {first.x, first.y, second.x, second.y};
+                }
+                return;
+            }
+        }
+        store(sums.x, sums.y, row, col);
+        store(sums.z, sums.w, row, col + 2);
     }
 
     // Stores a row of 64 sums in shared memory.
@@ -159,6 +194,9 @@ struct FusedOutput {
         }
     }
 };
+
+template <int PARTS, int ACTIVATION, class Sum, class Out>
+constexpr bool stores_fours<FusedOutput<PARTS, ACTIVATION, Sum, Out>> = true;
 
 // Boxes of elements of four bytes, or of those that pairs of sums make.
 template <class Out, bool PAIRS>

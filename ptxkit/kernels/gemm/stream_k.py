@@ -5,6 +5,7 @@ The tile is the one for which a model predicts the shortest time (:mod:`ptxkit.k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +160,15 @@ def partial_bytes(t: Mapping[str, int], shares: Shares) -> int:
     return 2 * shares.shares * shares.sharing * vectors(t) * 16
 
 
+def stored_parts(shares: Shares) -> int:
+    """Parts of groups of tiles whose sums are stored: a share that does not end with a group has parts of two."""
+    if not shares.shares:
+        return 0
+    of_share, within = divmod(shares.divided * shares.steps, shares.shares)
+    aligned = math.gcd(shares.steps, of_share) == of_share and not within  # each share lies in one group
+    return shares.shares if aligned else shares.shares + shares.divided - 1
+
+
 def usable(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> bool | str:
     """The constraint of the variants with this kernel."""
     rows = height(t)
@@ -233,7 +243,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         scattered=0.0 if shifts else ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
         shifted=ends if shifts else 0.0,
         clustered=shares.sharing > 1,
-        partial_bytes=partial_bytes(t, shares),
+        partial_bytes=stored_parts(shares) * shares.sharing * vectors(t) * 16,
     )
 
 
