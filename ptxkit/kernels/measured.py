@@ -171,6 +171,7 @@ class StreamRates:
         release_us: until another CTA that reads a stage has released it, for each of them.
         shifted_us: more for each sum of a row of c that is stored by shifted vectors, or row by row.
         power: by how much less time a wgmma takes the more SMs are idle, because the clock falls with the power.
+        again: time of a byte that several CTAs read soon after each other, for each but the first, in those of device memory.
     """
 
     memory_gbs: float
@@ -193,6 +194,7 @@ class StreamRates:
     release_us: float = 0.0
     power: float = 0.0
     shifted_us: float = 0.0
+    again: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"

@@ -117,6 +117,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         exchanged=waves * sums,
         scattered=waves * sums / parts if w.n % 2 else 0.0,
         clustered=True,
+        again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, t["COLUMNS"]), down(w, t)) * batch,
     )
 
 

@@ -30,7 +30,6 @@ DEEP_ROWS = 144  # of both operands in a stage, up to which it has 256 bytes alo
 MOST_SUMS = {2: 200, 3: 96}
 """Consumers -> the most sums of a thread with the registers that a producer warpgroup gives up, 240 or 160 in all. ptxas places
 the sums of one instruction in the registers that a thread has at launch, which are 128 with three consumers."""
-MOST_ROWS = 4096  # of a, up to which the variants are considered
 MOST_WAVES = 2
 
 SPACE = {
@@ -226,8 +225,6 @@ def candidates(
     Args:
         many_sums: also those for which a producer warpgroup gives up registers.
     """
-    if w.m > MOST_ROWS:
-        return
     considered = shapes(w, itemsize, batch, many_sums=many_sums)
     found = in_clusters(SPACE, w.m, considered, lambda t: divisions(w, t, batch, most_waves))
     yield from (tile for tile in found if usable(w, tile, itemsize) is True)
@@ -260,7 +257,10 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
     resident = cluster_ctas(w.device, of_cluster) if of_cluster > 1 else w.device.sms
     on_sm, (from_a, from_b) = cdiv(ctas, resident), loaded_rows(t)
     waves, ends = cdiv(on_sm, t["CTAS_PER_SM"]), sums * on_sm / t["PARTS"]
-    how = stores(w) if isinstance(w, Matmul) and t["PARTS"] == 1 else 1
+    if isinstance(w, Matmul):
+        how = stores(w) if t["PARTS"] == 1 else 1
+    else:
+        how = 2 if w.n % 4 == 0 else 1
     return StreamWork(
         memory_bytes=w.work().bytes,
         split=split_share(w, from_a, from_b, itemsize),
@@ -280,6 +280,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         shifted=0.0 if how else ends,
         waves=waves - 1,
         clustered=of_cluster > 1,
+        again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, weights(t) * t["A_SHARING"]), across(w, t)) * batch,
     )
 
 

@@ -14,7 +14,6 @@ from ptxkit.kernels.gemm import ctas_per_sm, sparse, stream_model
 from ptxkit.kernels.gemm.multicast import (
     ALONE,
     MAX_STAGES,
-    MOST_ROWS,
     OTHER_REGISTERS,
     STATIC_BYTES,
     cluster,
@@ -33,6 +32,7 @@ STEPS = 2  # stages of the metadata in a stage of the ring
 BOX_WORDS = 256  # of metadata of 64 rows in a copy
 MIN_STAGES = 2
 MOST_COLUMNS = 256  # of c in a tile: rows of a box of a tensor map
+MOST_ROWS = 4096  # of a, up to which the variant is considered
 MOST_WAVES = 8
 
 SPACE = {

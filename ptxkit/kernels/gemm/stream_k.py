@@ -243,6 +243,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         scattered=0.0 if shifts else ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
         shifted=ends if shifts else 0.0,
         clustered=shares.sharing > 1,
+        again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, t["COLUMNS"] * shares.sharing), shares.down) * batch,
         partial_bytes=stored_parts(shares) * shares.sharing * vectors(t) * 16,
     )
 

@@ -11,9 +11,11 @@ by ``scripts/fit_products.py`` (:class:`~ptxkit.kernels.measured.StreamRates`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ptxkit.kernels.measured import StreamRates
 
+FIRST_READS = 4
 ROW_BYTES = 128  # of a row of a tile in shared memory
 
 
@@ -32,6 +34,7 @@ class StreamWork:
         shifted: those of rows that begin anywhere, which are stored by shifted vectors, or row by row.
         clustered: whether CTAs share operands.
         partial_bytes: of sums in device memory, which a second launch adds.
+        again_bytes: see :func:`again_bytes`; with a long k and a small result, all bytes of both operands are such.
     """
 
     memory_bytes: int
@@ -53,6 +56,17 @@ class StreamWork:
     others: int = 0
     idle: float = 0.0
     partial_bytes: int = 0
+    again_bytes: float = 0.0
+
+
+def again_bytes(w: Any, itemsize: int, reads_a: int, reads_b: int) -> float:
+    """Bytes of a and b that come from device memory for one CTA or cluster, and are read by the next ones soon after.
+
+    Args:
+        reads_a, reads_b: how many read each row of a, and of b; those after the first :data:`FIRST_READS` find it in L2.
+    """
+    rows = w.m * (min(reads_a, FIRST_READS) - 1) + w.n * (min(reads_b, FIRST_READS) - 1)
+    return float(rows * w.k * itemsize)
 
 
 def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
@@ -66,7 +80,7 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
     delivered = work.sms * work.steps * work.delivered * ROW_BYTES
     misses = work.memory_bytes / (work.memory_bytes + delivered)
     times = (
-        work.memory_bytes / (rates.memory_gbs * 1e3 * scale),
+        (work.memory_bytes + rates.again * work.again_bytes) / (rates.memory_gbs * 1e3 * scale),
         work.steps * received * ROW_BYTES / (rates.shared_gbs * 1e3),
         delivered * split / (rates.l2_gbs * 1e3 * scale),
         work.steps * work.units * work.wgmma_columns * rates.column_us * (1 - rates.power * work.idle),

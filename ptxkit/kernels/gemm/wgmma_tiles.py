@@ -121,6 +121,9 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
         ends=rows * cols * waves,
         waves=waves - 1,
         clustered=cluster > 1,
+        again_bytes=stream_model.again_bytes(
+            w, 2, cdiv(w.n, t["BN"] * t["CLUSTER_N"]), cdiv(w.m, t["BM"] * t["CLUSTER_M"])
+        ),
         partial_bytes=4 * parts * w.m * w.n if parts > 1 else 0,
     )
 
