@@ -9,7 +9,8 @@
 //     scales the sums and quantizes them in registers.
 // - `moe_product_wgmma`, for sm_90a: a producer warpgroup fills the ring through TMA, one or two consumer warpgroups
 //     multiply by wgmma, persistent CTAs. The CTAs of a cluster compute tiles of the same tokens: each loads a part of
-//     these and multicasts it to the others. With PING_PONG, each of two consumers has a tile of its own, and multiplies
+//     these and multicasts it to the others; with SHARE_WEIGHTS the same for the weights. Of an incomplete tile, a multiple
+//     of STEP tokens is multiplied. With PING_PONG, each of two consumers has a tile of its own, and multiplies
 //     while the other one is in its epilogue, where it waits for the magnitudes of other tiles. With PROMOTED, the sums
 //     of DEPTH products are added to others in f32, because tensor cores keep 13 bits of sums of e4m3 products.
 // - the same with results in bf16 (f32 of s8), and `quantize_wide`, which finds the scale of each row and quantizes it.
@@ -19,8 +20,8 @@
 #include "ptxkit/ptx/cluster.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
-#include "ptxkit/ptx/wgmma_e4m3.cuh"
-#include "ptxkit/ptx/wgmma_s8.cuh"
+#include "ptxkit/ptx/wgmma_columns_e4m3.cuh"
+#include "ptxkit/ptx/wgmma_columns_s8.cuh"
 #include "ptxkit/rows/reduce.cuh"
 #include "ptxkit/target.cuh"
 
@@ -341,8 +342,9 @@ __global__ void __launch_bounds__(S::threads) moe_product_mma(const T* a, const 
             read = next(read);
         }
         if constexpr (FORMAT == SUMS) store_sums<16>(sums, results, tile, warp_weight, warp_token);
-        else finish_tile<T, S::BW, S::BT, FORMAT, SWIGLU, S::threads, 16>(sums, results, tile, tiles.cols, warp_weight,
-                                                                     warp_token, threadIdx.x, scratch);
+        else finish_tile<T, S::BW, S::BT, FORMAT, SWIGLU, S::threads, 16>(
+            sums, results, tile, tiles.cols, warp_weight, warp_token, threadIdx.x, scratch,
+            TileScales<16, WW / 16, WT / 8 * 4>(results, tile, warp_weight, warp_token));
         cp_async_wait_all();
         barrier_sync();  // all warps have read the last stages
     }
@@ -364,24 +366,123 @@ __device__ __forceinline__ void narrow_wgmma(float (&d)[N], unsigned long long a
 // Tile parameters of moe_product_wgmma. The description gives them by name (ExpertTile in
 // ptxkit/kernels/moe/product.py).
 template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_, int CLUSTER_,
-          bool PING_PONG_, bool PROMOTED_, int BOX_>
+          bool PING_PONG_, bool PROMOTED_, int BOX_, int STEP_, bool SHARE_WEIGHTS_>
 struct ExpertTile {
     static constexpr int BW = BW_, BT = BT_;      // weights and tokens in a tile
     static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / sharing weights
     static constexpr int STAGES = STAGES_;        // of the ring
     static constexpr int GROUP = GROUP_;          // blocks of tokens in a group, see GroupTiles
     static constexpr int PARTS = PARTS_;          // of k, each summed by another CTA
-    static constexpr int CLUSTER = CLUSTER_;      // CTAs of a cluster, which have the same tokens and neighbouring weights
+    static constexpr int CLUSTER = CLUSTER_;      // CTAs of a cluster, which have the same tokens and neighbouring weights,
+    static constexpr bool SHARE_WEIGHTS = SHARE_WEIGHTS_;  // or the same weights and equal parts of CLUSTER * BT tokens
     static constexpr bool PING_PONG = PING_PONG_;  // consumers have tiles of their own
     static constexpr bool PROMOTED = PROMOTED_;    // sums of DEPTH products are added on CUDA cores
     static constexpr int sharing = PING_PONG ? 1 : CONSUMERS, tiles = CONSUMERS / sharing;  // consumers of a tile
     static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
     static constexpr int BOX = BOX_;  // rows of a TMA box of tokens; boxes without a token are not loaded
+    static constexpr int token_ctas = SHARE_WEIGHTS ? CLUSTER : 1, weight_ctas = CLUSTER / token_ctas;
+    static constexpr int PART = BT / weight_ctas;  // tokens that a CTA loads, at most
+    static constexpr int STEP = STEP_;  // tokens are multiplied in multiples of it; BT: all of a tile's
     static constexpr int ROWS = BW / sharing / 64;  // wgmmas of a consumer
     static_assert(BW == 64 * ROWS * sharing && BW <= 256, "a consumer has a multiple of 64 weights");
     static_assert(!PING_PONG || CONSUMERS == 2, "two consumers alternate");
-    static_assert(ROWS * BT <= (PROMOTED ? 128 : 256), "a thread has at most 128 sums, or 64 and as many of one step");
-    static_assert(BOX % 8 == 0 && BT % (BOX * CLUSTER) == 0, "a CTA loads boxes of whole swizzle patterns");
+    static_assert(ROWS * BT <= (PROMOTED ? 128 : 288), "a thread has at most 144 sums, or 64 and as many of one step");
+    static_assert(BT % STEP == 0 && (STEP == BT || !PROMOTED), "tokens are multiplied in multiples of STEP");
+    static_assert(!SHARE_WEIGHTS || CLUSTER > 1, "a cluster shares weights");
+    static_assert(BOX % 8 == 0 && PART % BOX == 0, "a CTA loads boxes of whole swizzle patterns");
+};
+
+// What a consumer does with the stages of a tile. `own`: number of the consumer among those of the tile.
+template <class T, class Tile>
+struct Multiplier {
+    using Sum = typename Narrow<T>::Sum;
+    static constexpr int ROWS = Tile::ROWS, BT = Tile::BT, STEP = Tile::STEP, STAGES = Tile::STAGES;
+    unsigned base, full, own;  // shared addresses of the stages and of their mbarriers
+    Ring<STAGES> at;
+
+    __device__ __forceinline__ unsigned empty(unsigned stage) const { return full + 8 * (STAGES + stage); }
+
+    __device__ __forceinline__ void release(unsigned stage) const {  // all CTAs of the cluster load into this CTA's stage
+        if constexpr (Tile::CLUSTER == 1) {
+            if (laneid() == 0) mbarrier_arrive(empty(stage));
+        } else if (laneid() < Tile::CLUSTER) {
+            mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty(stage), laneid()));
+        }
+    }
+
+    // Multiplies the stage that is next with its first W tokens; adds to `d` from the first product on, or replaces it.
+    template <int W>
+    __device__ __forceinline__ void multiply(Sum (&d)[ROWS][W / 2], bool accumulate) const {
+        const unsigned stage = base + at.stage * Tile::stage_bytes;
+        const unsigned weights = stage + own * 64 * ROWS * DEPTH;
+        mbarrier_wait(full + 8 * at.stage, at.parity);
+        wgmma_fence();
+#pragma unroll
+        for (int part = 0; part < DEPTH; part += 32) {
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                narrow_wgmma(d[i], matrix_descriptor_128B(weights + i * 64 * DEPTH + part),
+                             matrix_descriptor_128B(stage + Tile::weight_bytes + part), part > 0 || accumulate);
+            }
+        }
+        wgmma_commit_group();
+    }
+
+    // The sums of a tile over `steps` steps; those of tokens after the first W are zeros. `done`: number of a named barrier
+    // at which the threads arrive when they have seen all stages full, or 0.
+    template <int W>
+    __device__ __forceinline__ void sum(Sum (&sums)[ROWS][BT / 2], unsigned steps, unsigned done) {
+        Sum found[ROWS][W / 2] = {};
+        unsigned previous = 0;
+        for (unsigned step = 0; step < steps; step++) {
+            multiply<W>(found, true);
+            wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
+            if (step > 0) release(previous);
+            previous = at.stage;
+            at.advance();
+        }
+        if (done) barrier_arrive(done, 256);
+        wgmma_wait_group<0>();
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            warpgroup_fence_operand(found[i]);
+#pragma unroll
+            for (int j = 0; j < BT / 2; j++) sums[i][j] = j < W / 2 ? found[i][j] : 0;
+        }
+        if (steps > 0) release(previous);
+    }
+
+    // The same, where W is the smallest multiple of STEP that is not below `width`.
+    template <int W = STEP>
+    __device__ __forceinline__ void sum_of(unsigned width, Sum (&sums)[ROWS][BT / 2], unsigned steps, unsigned done) {
+        if constexpr (W >= BT) sum<BT>(sums, steps, done);
+        else if (width <= W) sum<W>(sums, steps, done);
+        else sum_of<W + STEP>(width, sums, steps, done);
+    }
+
+    // The same for all tokens, with the sums of each step added in f32.
+    __device__ __forceinline__ void sum_promoted(Sum (&sums)[ROWS][BT / 2], unsigned steps, unsigned done) {
+        Sum of_step[ROWS][BT / 2];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+            for (int j = 0; j < BT / 2; j++) sums[i][j] = 0;
+        }
+        for (unsigned step = 0; step < steps; step++) {
+            multiply<BT>(of_step, false);
+            wgmma_wait_group<0>();
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(of_step[i]);
+            release(at.stage);
+            at.advance();
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+                for (int j = 0; j < BT / 2; j++) sums[i][j] += of_step[i][j];
+            }
+        }
+        if (done) barrier_arrive(done, 256);
+    }
 };
 
 template <class T, class Tile, int FORMAT, bool SWIGLU>
@@ -390,9 +491,10 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     const float* a_scales, const float* b_scales, void* out, float* scales, unsigned* largest, unsigned* arrived,
     int rows, int n, int k, int experts) {
     constexpr int STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS, ROWS = Tile::ROWS, BT = Tile::BT;
-    constexpr int CLUSTER = Tile::CLUSTER, PART = BT / CLUSTER;  // PART: tokens that this CTA loads, at most
+    constexpr int CLUSTER = Tile::CLUSTER, PART = Tile::PART;
     constexpr bool MANY_REGISTERS = CONSUMERS == 2;  // one consumer has enough without setmaxnreg
     static_assert(Tile::PARTS == 1 || FORMAT == SUMS, "parts of k are added later");
+    static_assert(FORMAT != OWN || !Tile::SHARE_WEIGHTS, "blocks of tokens are not those that exchange magnitudes");
     static_assert(Tile::PARTS == 1 || !Tile::PING_PONG, "all tiles have the same number of steps");
     using E = EpilogueShared<Tile::BW, BT, FORMAT, SWIGLU>;
     constexpr int epilogue_bytes = (E::bytes + 15) / 16 * 16;  // of a tile
@@ -418,16 +520,23 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     // read before the wait for the previous one.
     if (!offsets) follow_previous_grid();
     // The tiles of a cluster are one of CLUSTER * BW weights. The constructor includes a barrier.
-    const GroupTiles<CLUSTER * Tile::BW, BT, Tile::GROUP, Tile::PARTS> tiles(
+    const GroupTiles<Tile::weight_ctas * Tile::BW, Tile::token_ctas * BT, Tile::GROUP, Tile::PARTS> tiles(
         offsets, reinterpret_cast<int*>(scratch + E::blocks), experts, rows, n);
     auto tile_at = [&](unsigned index) {
         GroupTile tile = tiles.at(index);
-        tile.col += rank * Tile::BW;
+        if constexpr (Tile::SHARE_WEIGHTS) {  // the tokens are divided evenly, in multiples of STEP
+            const unsigned left = min(unsigned(CLUSTER * BT), tile.end - tile.row);
+            const unsigned each = (left + CLUSTER * Tile::STEP - 1) / (CLUSTER * Tile::STEP) * Tile::STEP;
+            tile.row = min(tile.end, tile.row + rank * each);
+            tile.end = min(tile.end, tile.row + each);
+        } else {
+            tile.col += rank * Tile::BW;
+        }
         return tile;
     };
-    Ring<STAGES> at;
     if (warp < 4) {
-        if constexpr (MANY_REGISTERS) setmaxnreg_dec<24>();
+        Ring<STAGES> at;
+        if constexpr (MANY_REGISTERS) setmaxnreg_dec<40>();  // with 24, NVRTC 13.0 spills some of the producer's
         if (warp == 0 && elect_sync(all_lanes)) {
             const unsigned first = blockIdx.x / CLUSTER;
             // Rows of the tile that are loaded: whole boxes with its tokens. What the rest of a stage holds is multiplied, and
@@ -438,8 +547,14 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
             };
             auto load_weights = [&](unsigned stage, const GroupTile& tile, unsigned step) {
                 mbarrier_arrive_expect_tx(full(stage), Tile::weight_bytes + loaded_tokens(tile) * DEPTH);
-                cp_async_bulk_tensor_2d_shared_global(base + stage * Tile::stage_bytes, b_map, step * DEPTH,
-                                                      tile.expert * n + tile.col, full(stage));
+                const unsigned to = base + stage * Tile::stage_bytes, row = tile.expert * n + tile.col;
+                if constexpr (Tile::SHARE_WEIGHTS) {
+                    constexpr int EACH = Tile::BW / CLUSTER;
+                    cp_async_bulk_tensor_2d_shared_global_multicast(to + rank * EACH * DEPTH, b_map, step * DEPTH,
+                                                                    row + rank * EACH, full(stage), (1 << CLUSTER) - 1);
+                } else {
+                    cp_async_bulk_tensor_2d_shared_global(to, b_map, step * DEPTH, row, full(stage));
+                }
             };
             unsigned early = 0;  // steps of the first tile whose weights are loaded before the previous grid has completed
             if (offsets && first < tiles.count) {
@@ -464,11 +579,12 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                         mbarrier_wait(empty(at.stage), at.parity ^ 1);
                         load_weights(at.stage, tile, step);
                     }
-                    const unsigned last = Tile::BOX == PART ? (rank + 1) * PART : min(tokens, (rank + 1) * PART);
+                    const unsigned begin = Tile::SHARE_WEIGHTS ? 0 : rank * PART;
+                    const unsigned last = Tile::BOX == PART ? begin + PART : min(tokens, begin + PART);
 #pragma unroll 1
-                    for (unsigned row = rank * PART; row < last; row += Tile::BOX) {
+                    for (unsigned row = begin; row < last; row += Tile::BOX) {
                         const unsigned to = stage + Tile::weight_bytes + row * DEPTH;
-                        if constexpr (CLUSTER > 1) {
+                        if constexpr (Tile::weight_ctas > 1) {
                             cp_async_bulk_tensor_2d_shared_global_multicast(to, a_map, step * DEPTH, tile.row + row,
                                                                             arrived_at, (1 << CLUSTER) - 1);
                         } else {
@@ -480,90 +596,35 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
             }
         }
     } else {
-        if constexpr (MANY_REGISTERS) setmaxnreg_inc<240>();
+        if constexpr (MANY_REGISTERS) setmaxnreg_inc<232>();
         if (offsets) follow_previous_grid_later();
         // own: number of the consumer among those of its tile.
         const unsigned consumer = warp / 4 - 1, own = Tile::PING_PONG ? 0 : consumer;
         const unsigned thread = threadIdx.x - 128 - 128 * (consumer - own);
         const Results results{out, scales, largest, arrived, a_scales, b_scales, nullptr, unsigned(n), unsigned(rows)};
-        typename Narrow<T>::Sum sums[ROWS][BT / 2];
-        auto release = [&](unsigned stage) {  // all CTAs of the cluster load into this CTA's stage
-            if constexpr (CLUSTER == 1) {
-                if (laneid() == 0) mbarrier_arrive(empty(stage));
-            } else if (laneid() < CLUSTER) {
-                mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty(stage), laneid()));
-            }
-        };
+        Multiplier<T, Tile> multiplier{base, full(0), own, {}};
         const unsigned next_tile = gridDim.x / CLUSTER;  // distance of the tiles of this CTA
         const unsigned first = Tile::PING_PONG ? consumer : 0;
-        if (first) at.advance(Steps<1>(k, 0).end);
+        if (first) multiplier.at.advance(Steps<1>(k, 0).end);
         for (unsigned index = blockIdx.x / CLUSTER + first * next_tile; index < tiles.count;
              index += Tile::tiles * next_tile) {
             const GroupTile tile = tile_at(index);
             const Steps<Tile::PARTS> steps(k, tile.part);
+            const unsigned weight = own * 64 * ROWS + warp % 4 * 16;
+            const TileScales<64, ROWS, BT / 2> tile_scales(results, tile, weight, 0);
             // A consumer that alternates waits until the other one has seen all of its stages full: a parity tells only
             // two successive phases of an mbarrier apart.
             if (Tile::PING_PONG && index >= next_tile) barrier_sync(3 + consumer, 256);
-            [[maybe_unused]] unsigned previous = 0;
-            if (Tile::PROMOTED || (Tile::PARTS > 1 && steps.begin == steps.end)) {
-#pragma unroll
-                for (int i = 0; i < ROWS; i++) {
-#pragma unroll
-                    for (int j = 0; j < BT / 2; j++) sums[i][j] = 0;
-                }
-            }
-            // Multiplies the stage that is next; adds to `d` from the first product on, or replaces it.
-            auto multiply = [&](typename Narrow<T>::Sum (&d)[ROWS][BT / 2], bool accumulate) {
-                const unsigned stage = base + at.stage * Tile::stage_bytes;
-                const unsigned weights = stage + own * 64 * ROWS * DEPTH;
-                mbarrier_wait(full(at.stage), at.parity);
-                wgmma_fence();
-#pragma unroll
-                for (int part = 0; part < DEPTH; part += 32) {
-#pragma unroll
-                    for (int i = 0; i < ROWS; i++) {
-                        narrow_wgmma(d[i], matrix_descriptor_128B(weights + i * 64 * DEPTH + part),
-                                     matrix_descriptor_128B(stage + Tile::weight_bytes + part), part > 0 || accumulate);
-                    }
-                }
-                wgmma_commit_group();
-            };
-            if constexpr (Tile::PROMOTED) {
-                typename Narrow<T>::Sum of_step[ROWS][BT / 2];
-                for (unsigned step = steps.begin; step < steps.end; step++) {
-                    multiply(of_step, false);
-                    wgmma_wait_group<0>();
-#pragma unroll
-                    for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(of_step[i]);
-                    release(at.stage);
-                    at.advance();
-#pragma unroll
-                    for (int i = 0; i < ROWS; i++) {
-#pragma unroll
-                        for (int j = 0; j < BT / 2; j++) sums[i][j] += of_step[i][j];
-                    }
-                }
-                if (Tile::PING_PONG && index + next_tile < tiles.count) barrier_arrive(4 - consumer, 256);
-            } else {
-                for (unsigned step = steps.begin; step < steps.end; step++) {
-                    multiply(sums, step > steps.begin);
-                    wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
-                    if (step > steps.begin) release(previous);
-                    previous = at.stage;
-                    at.advance();
-                }
-                if (Tile::PING_PONG && index + next_tile < tiles.count) barrier_arrive(4 - consumer, 256);
-                wgmma_wait_group<0>();
-#pragma unroll
-                for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);
-                if (steps.begin < steps.end) release(previous);
-            }
-            if constexpr (Tile::PING_PONG) at.advance(steps.end);  // the steps of the other consumer's next tile
-            const unsigned weight = own * 64 * ROWS + warp % 4 * 16;
+            const unsigned count = steps.end - steps.begin;
+            const unsigned done = Tile::PING_PONG && index + next_tile < tiles.count ? 4 - consumer : 0;
+            typename Narrow<T>::Sum sums[ROWS][BT / 2];
+            if constexpr (Tile::PROMOTED) multiplier.sum_promoted(sums, count, done);
+            else multiplier.sum_of(min(unsigned(BT), tile.end - tile.row), sums, count, done);
+            if constexpr (Tile::PING_PONG) multiplier.at.advance(steps.end);  // the steps of the other consumer's next tile
             if constexpr (FORMAT == SUMS) store_sums<64>(sums, results, tile, weight, 0);
             else finish_tile<T, Tile::BW, BT, FORMAT, SWIGLU, 128 * Tile::sharing, 64>(
-                sums, results, tile, CLUSTER * tiles.cols, weight, 0, thread,
-                scratch + (consumer - own) * epilogue_bytes, 1 + consumer - own);
+                sums, results, tile, Tile::weight_ctas * tiles.cols, weight, 0, thread,
+                scratch + (consumer - own) * epilogue_bytes, tile_scales, 1 + consumer - own);
         }
     }
     if constexpr (CLUSTER > 1) {  // other CTAs may still multicast to this one or arrive at its mbarriers

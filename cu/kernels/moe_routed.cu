@@ -153,14 +153,21 @@ __global__ void __launch_bounds__(THREADS) moe_permute(const uint4* x, const flo
 // ---------------------------------------------------------------------------------------------------------------------
 // Between and after the products
 
+// Vector number `at` of four elements of h.
+__device__ __forceinline__ float4 four_of(const float* h, int at) { return reinterpret_cast<const float4*>(h)[at]; }
+__device__ __forceinline__ float4 four_of(const bf16* h, int at) {
+    const uint2 v = reinterpret_cast<const uint2*>(h)[at];
+    return {Convert<bf16>::low(v.x), Convert<bf16>::high(v.x), Convert<bf16>::low(v.y), Convert<bf16>::high(v.y)};
+}
+
 // q = round(h / scale), with the scale of each row from its largest magnitude. A CTA per row. Each thread keeps VECTORS
 // vectors of four elements in registers; what a longer row has beyond these is read a second time.
-template <class T, int THREADS, int VECTORS>
-__global__ void __launch_bounds__(THREADS) moe_requantize(const float4* h, unsigned* q, float* scales, int cols) {
+template <class T, class H, int THREADS, int VECTORS>
+__global__ void __launch_bounds__(THREADS) moe_requantize(const H* h, unsigned* q, float* scales, int cols) {
     __shared__ CtaSlots<float, THREADS / 32> slots;
     follow_previous_grid();
     const int vectors = cols / 4;
-    h += static_cast<size_t>(blockIdx.x) * vectors;
+    h += static_cast<size_t>(blockIdx.x) * cols;
     q += static_cast<size_t>(blockIdx.x) * vectors;
     auto magnitude = [](float4 v) {
         return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
@@ -170,11 +177,11 @@ __global__ void __launch_bounds__(THREADS) moe_requantize(const float4* h, unsig
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int at = threadIdx.x + i * THREADS;
-        kept[i] = at < vectors ? h[at] : make_float4(0, 0, 0, 0);
+        kept[i] = at < vectors ? four_of(h, at) : make_float4(0, 0, 0, 0);
         largest = fmaxf(largest, magnitude(kept[i]));
     }
     for (int at = threadIdx.x + VECTORS * THREADS; at < vectors; at += THREADS)
-        largest = fmaxf(largest, magnitude(h[at]));
+        largest = fmaxf(largest, magnitude(four_of(h, at)));
     const RowQuantizer<T> quantizer(cta_max<THREADS>(largest, slots));
     auto word = [&](float4 v) {
         const unsigned low = Narrow<T>::quantize(v.x * quantizer.inverse) |
@@ -187,7 +194,7 @@ __global__ void __launch_bounds__(THREADS) moe_requantize(const float4* h, unsig
         const int at = threadIdx.x + i * THREADS;
         if (at < vectors) q[at] = word(kept[i]);
     }
-    for (int at = threadIdx.x + VECTORS * THREADS; at < vectors; at += THREADS) q[at] = word(h[at]);
+    for (int at = threadIdx.x + VECTORS * THREADS; at < vectors; at += THREADS) q[at] = word(four_of(h, at));
     if (threadIdx.x == 0) scales[blockIdx.x] = quantizer.scale;
 }
 

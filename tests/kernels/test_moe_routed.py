@@ -157,6 +157,52 @@ def test_boxes_without_a_token_are_not_loaded(few_ctas, tokens, cluster):
     verify(EmulatedDevice(settings=settings), workload, "step3_fitted", tile=tile)
 
 
+def to_expert(workload, *counts):
+    """Inputs with these numbers of tokens for each expert, of one expert each."""
+    given = workload.inputs(np.random.default_rng(9))
+    given["logits"][:] = np.eye(workload.experts)[np.repeat(np.arange(len(counts)), counts)]
+    return given
+
+
+@pytest.mark.parametrize("dtype", ["s8", "e4m3"])
+def test_only_tokens_of_the_expert_are_multiplied(dtype):
+    """33 tokens of an expert in a tile of 64 are multiplied as 48, and one of another as 16."""
+    workload = made(tokens=34, hidden=128, ffn=64, experts=2, top_k=1, dtype=dtype)
+    tile = {"BW": 64, "BT": 64, "CONSUMERS": 1, "DOWN": 64, "PARTS": 1}
+    case = execute.Case(workload, EmulatedDevice(), seed=4, inputs=to_expert(workload, 33, 1))
+    result = execute.run(case, workload.variant("step3_fitted"), None, tile, explicit=True)
+    assert result.verdict.verified
+    assert sum(v for k, v in result.counters.flops_by_type.items() if "tensor" in k) == 4 * (48 + 16) * 128 * 128
+
+
+@pytest.mark.parametrize(
+    ("dtype", "counts", "ping_pong"),
+    [
+        ("e4m3", (40, 3), 0),  # two parts of 32 and 8 tokens; the second CTA has no token of the other expert
+        *(
+            pytest.param(dtype, counts, ping_pong, marks=pytest.mark.slow)
+            for dtype, counts, ping_pong in (("s8", (70, 17), 0), ("e4m3", (33, 64), 1), ("s8", (129, 1), 1))
+        ),
+    ],
+)
+def test_clusters_share_weights(few_ctas, dtype, counts, ping_pong):
+    """Each CTA loads half of the weights for both, and multiplies half of the tokens."""
+    settings = EmulatorSettings(completion="latest-legal", initcheck=True, racecheck=True)
+    workload = made(tokens=sum(counts), hidden=272, ffn=64, experts=2, top_k=1, dtype=dtype)
+    shape = {"BW": 128, "BT": 32, "CONSUMERS": 2, "DOWN": 128, "PARTS": 1}
+    tile = {**shape, "CLUSTER": 2, "SHARE_WEIGHTS": 1, "PING_PONG": ping_pong}
+    inputs = to_expert(workload, *counts)
+    verify(EmulatedDevice(settings=settings), workload, "step3_fitted", inputs=inputs, tile=tile)
+
+
+def test_weights_are_shared_by_clusters_alone():
+    workload = made()
+    with pytest.raises(UsageError, match="only the CTAs of a cluster share weights"):
+        workload.variant("step3_fitted").select_tile(
+            workload, Target.parse("sm_90a"), {"SHARE_WEIGHTS": 1, "CLUSTER": 1}
+        )
+
+
 def test_promoted_sums_are_for_e4m3():
     with pytest.raises(UsageError, match="sums of s8 are exact"):
         made().variant(PROMOTED).select_tile(made(), Target.parse("sm_90a"))
@@ -187,7 +233,13 @@ def test_parts_of_k(device, parts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tile", [{"BW": 256, "BT": 128}, {"BW": 128, "BT": 256, "GROUP": 1}, {"BW": 64, "BT": 32, "CONSUMERS": 1}]
+    "tile",
+    [
+        {"BW": 256, "BT": 128},
+        {"BW": 256, "BT": 144},
+        {"BW": 128, "BT": 256, "GROUP": 1},
+        {"BW": 64, "BT": 32, "CONSUMERS": 1},
+    ],
 )
 @pytest.mark.parametrize("variant", ["step3_fitted", "step4_quantized"])
 def test_shapes_of_tiles(device, variant, tile):
@@ -226,6 +278,33 @@ def test_presets_have_tiles(model, tokens):
         assert chosen.BT <= 16  # at most four tokens of an expert on average, and hardly ever more than ten
     assert chosen.PARTS == 1 or tokens * model["top_k"] <= 4096
     workload.variant("step4_quantized").select_tile(workload, target)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form"),
+    [
+        (
+            {"tokens": 1024, **routed.MIXTRAL},
+            "shared",
+        ),  # 256 tokens of an expert: two tiles, of which hardly any expert has three
+        ({"tokens": 512, **routed.MIXTRAL}, "alternating"),  # 128 tokens: most experts have one tile
+        ({"tokens": 8192, **routed.MIXTRAL}, "alternating"),
+        ({"tokens": 128, **routed.MIXTRAL}, "one CTA"),  # reading the weights takes most of the time
+        (
+            {"tokens": 1024, "hidden": 1024, "ffn": 512, "experts": 8, "top_k": 2},
+            "one CTA",
+        ),  # fewer tiles than warpgroups
+        (
+            {"tokens": 1024, "hidden": 4096, "ffn": 192, "experts": 64, "top_k": 8},
+            "one CTA",
+        ),  # a quarter of a cluster is idle
+    ],
+)
+def test_clusters_by_the_tokens_of_an_expert(sizes, form):
+    workload = MoeRouted(**sizes)
+    tile = workload.variant("step3_fitted").select_tile(workload, Target.parse("sm_90a"))
+    of = {(1, 0, 0): "one CTA", (2, 1, 0): "shared", (2, 0, 1): "alternating"}
+    assert of[tile.CLUSTER, tile.SHARE_WEIGHTS, tile.PING_PONG] == form
 
 
 @pytest.mark.parametrize(("ffn", "parts"), [(64, 1), (256, 2), (1024, 8)])

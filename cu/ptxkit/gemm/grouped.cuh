@@ -162,6 +162,37 @@ struct Results {
     unsigned n, rows;
 };
 
+// The scales of a warp's part of a tile, which finish_tile describes. Read before the products, they have arrived when the
+// epilogue needs them; between its stores, each load would wait for device memory. Lane l has those of the tokens l, l + 32, ...
+template <int STRIDE, int I, int J>
+struct TileScales {
+    float of_weights[I][2], of_tokens[(2 * J + 31) / 32];
+
+    __device__ __forceinline__ TileScales(const Results& results, const GroupTile& tile, unsigned weight, unsigned first) {
+        const unsigned lane = laneid();
+#pragma unroll
+        for (int i = 0; i < I; i++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const unsigned col = tile.col + weight + STRIDE * i + 8 * half + lane / 4;
+                const size_t at = static_cast<size_t>(tile.expert) * results.n + col;
+                of_weights[i][half] = col < results.n ? results.weight_scales[at] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < (2 * J + 31) / 32; i++) {
+            const unsigned token = 32 * i + lane, row = tile.row + first + token;
+            const bool inside = token < 2 * J && row < tile.end;
+            of_tokens[i] = inside ? results.token_scales[results.token ? results.token[row] : row] : 0.0f;
+        }
+    }
+
+    // That of token number 8 j + t of the warp's; all of its threads call it.
+    __device__ __forceinline__ float of_token(int j, unsigned t) const {
+        return shfl_sync_idx(all_lanes, of_tokens[j / 4], 8 * j % 32 + t);
+    }
+};
+
 // Stores the sums of a warp as they are; the arguments are those of finish_tile.
 template <int STRIDE, int I, int J, class Sum>
 __device__ __forceinline__ void store_sums(const Sum (&sums)[I][J], const Results& results, const GroupTile& tile,
@@ -194,7 +225,8 @@ __device__ __forceinline__ void store_sums(const Sum (&sums)[I][J], const Result
 template <class T, int BW, int BT, int FORMAT, bool SWIGLU, int THREADS, int STRIDE, int I, int J>
 __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J], const Results& results,
                                             const GroupTile& tile, unsigned cols, unsigned weight, unsigned first,
-                                            unsigned thread, unsigned char* shared, unsigned named_barrier = 1) {
+                                            unsigned thread, unsigned char* shared,
+                                            const TileScales<STRIDE, I, J>& scales, unsigned named_barrier = 1) {
     using S = EpilogueShared<BW, BT, FORMAT, SWIGLU>;
     using Sum = typename Narrow<T>::Sum;
     constexpr int VALUES = SWIGLU ? 2 : 4;
@@ -206,24 +238,12 @@ __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J
     };
     const unsigned out_col = SWIGLU ? tile.col / 2 : tile.col;
 
-    float weight_scales[I][2];
-#pragma unroll
-    for (int i = 0; i < I; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned col = tile.col + column(i, half);
-            const size_t at = static_cast<size_t>(tile.expert) * results.n + col;
-            weight_scales[i][half] = col < results.n ? results.weight_scales[at] : 0.0f;
-        }
-    }
-    // Replaces the sums by the values, of which VALUES of the four of a group remain, or stores them.
-#pragma unroll
-    for (int j = 0; j < J / 4; j++) {
+    // Replaces the sums of group j of tokens by the values, of which VALUES of four remain, or stores them.
+    auto finish_group = [&](int j) {
 #pragma unroll
         for (int t = 0; t < 2; t++) {
             const unsigned row = tile.row + first + 8 * j + pair + t;
-            float scale = 0.0f;
-            if (row < tile.end) scale = results.token_scales[results.token ? results.token[row] : row];
+            const float scale = scales.of_token(j, pair + t);
             [[maybe_unused]] float* out = static_cast<float*>(results.out) + static_cast<size_t>(row) * n_out + out_col;
             auto finish = [&](Sum& sum, float value, int i, int half) {
                 if constexpr (FORMAT != F32) set_f32(sum, value);
@@ -232,8 +252,8 @@ __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J
 #pragma unroll
             for (int i = 0; i < I; i++) {
                 Sum &low = sums[i][4 * j + t], &high = sums[i][4 * j + 2 + t];
-                const float x = static_cast<float>(low) * scale * weight_scales[i][0];
-                const float y = static_cast<float>(high) * scale * weight_scales[i][1];
+                const float x = static_cast<float>(low) * scale * scales.of_weights[i][0];
+                const float y = static_cast<float>(high) * scale * scales.of_weights[i][1];
                 if constexpr (SWIGLU) {
                     finish(low, silu(x) * y, i, 0);
                 } else {
@@ -241,6 +261,15 @@ __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J
                     finish(high, y, i, 1);
                 }
             }
+        }
+    };
+    // stmatrix transposes matrices of 8 weights and 8 tokens; a warpgroup has all tokens of a tile.
+    constexpr bool MATRICES = FORMAT == BF16 && STRIDE == 64;
+    if constexpr (!MATRICES) {
+#pragma unroll
+        for (int j = 0; j < J / 4; j++) {
+            if (FORMAT == F32 && tile.row + first + 8 * j >= tile.end) break;
+            finish_group(j);
         }
     }
 
@@ -296,8 +325,34 @@ __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J
         // Through shared memory, so that stores have 16 bytes per thread.
         char* out = static_cast<char*>(results.out);
 #pragma unroll
-        for (int part = 0; part < BT / S::tokens; part++) {
+        for (int part = 0; part < (BT + S::tokens - 1) / S::tokens; part++) {
+            constexpr int GROUPS = S::tokens / 8;
+            if (tile.row + part * S::tokens >= tile.end) break;
+            if constexpr (MATRICES) {
+#pragma unroll
+                for (int g = part * GROUPS; g < min((part + 1) * GROUPS, J / 4); g++) finish_group(g);
+            }
             synchronize();
+            if constexpr (MATRICES) {
+                const unsigned row = cvta_to_shared(shared) + lane % S::tokens * S::pitch;
+#pragma unroll
+                for (int i = 0; i < I; i++) {
+#pragma unroll
+                    for (int half = 0; half < VALUES / 2; half++) {
+                        unsigned matrices[GROUPS] = {};
+#pragma unroll
+                        for (int g = 0; g < GROUPS; g++) {
+                            if (part * GROUPS + g >= J / 4) break;
+                            const Sum* pair = &sums[i][4 * (part * GROUPS + g) + 2 * half];
+                            matrices[g] = Convert<bf16>::pack(get_f32(pair[0]), get_f32(pair[1]));
+                        }
+                        const unsigned to = row + (out_column(i, half) - lane / 4) * S::size;
+                        if constexpr (GROUPS == 4) stmatrix_x4_trans(to, matrices);
+                        else if constexpr (GROUPS == 2) stmatrix_x2_trans(to, matrices);
+                        else stmatrix_x1_trans(to, matrices);
+                    }
+                }
+            } else
 #pragma unroll
             for (int j = 0; j < J / 4; j++) {
                 const unsigned group = first + 8 * j;
@@ -321,7 +376,7 @@ __device__ __forceinline__ void finish_tile(typename Narrow<T>::Sum (&sums)[I][J
             constexpr int pieces = S::out_cols * S::size / 16;
             for (unsigned p = thread; p < S::tokens * pieces; p += THREADS) {
                 const unsigned t = p / pieces, byte = p % pieces * 16, row = tile.row + part * S::tokens + t;
-                if (row < tile.end && out_col * S::size + byte < n_out * S::size) {
+                if (row < tile.end && part * S::tokens + t < BT && out_col * S::size + byte < n_out * S::size) {
                     const size_t to = (static_cast<size_t>(row) * n_out + out_col) * S::size + byte;
                     *reinterpret_cast<uint4*>(out + to) = *reinterpret_cast<const uint4*>(shared + t * S::pitch + byte);
                 }

@@ -35,9 +35,6 @@ MOST_THREADS = 16  # of the reference, which limits its memory
 BLOCK = 8  # gates, and the factors that follow them, in the interleaved weights
 MIXTRAL = {"hidden": 4096, "ffn": 14336, "experts": 8, "top_k": 2}
 DEEPSEEK_V3 = {"hidden": 7168, "ffn": 2048, "experts": 256, "top_k": 8}
-CLEARLY = 1.5
-"""Predicted time of a second launch, relative to that of the exchange, beyond which step 4 is taken. On an H200 it was faster
-with 3.1, and slower with 0.7 and less."""
 STEP = 2**-3
 """A step of the quantization relative to the values, at most: of e4m3, which has 3 bits after the binary point, and of s8 where
 the largest of a row is 16 times the typical value."""
@@ -46,7 +43,11 @@ MEAN_ERROR = 1.4
 LARGEST_TERM = 12.0
 """The largest of thousands of intermediate results in their root mean square: their distribution is that of products of two
 normally distributed numbers."""
-FIXED = Tile({"BW": 128, "BT": 128, "CONSUMERS": 2, "GROUP": 8, "CLUSTER": 1, "PING_PONG": 0})  # of step 2
+ROUNDED = 2**-10
+"""Mean relative error of a rounding to bf16, whose largest is 2^-9."""
+FIXED = Tile(
+    {"BW": 128, "BT": 128, "CONSUMERS": 2, "GROUP": 8, "CLUSTER": 1, "SHARE_WEIGHTS": 0, "PING_PONG": 0}
+)  # step 2
 
 
 def usable_mma(w: MoeRouted, t: Tile) -> bool | str:
@@ -61,12 +62,14 @@ def preferred_mma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
 
 def down(t: Tile) -> Tile:
     """The tile of the second product of steps 3 and 4."""
-    shared = {"BT": t.BT, "GROUP": t.GROUP, "CLUSTER": t.CLUSTER}
-    return Tile({"BW": t.DOWN, "CONSUMERS": moe.consumers(t.DOWN), "PING_PONG": 0, **shared})
+    shared = {name: t[name] for name in ("BT", "GROUP", "CLUSTER", "SHARE_WEIGHTS")}
+    alternating = t.PING_PONG if t.DOWN == t.BW and t.PARTS == 1 else 0
+    return Tile({"BW": t.DOWN, "CONSUMERS": moe.consumers(t.DOWN), "PING_PONG": alternating, **shared})
 
 
-def usable_wgmma(w: MoeRouted, t: Tile, form: str = "f32", promoted: bool = False) -> bool | str:
+def usable_wgmma(w: MoeRouted, t: Tile, form: str | None = None, promoted: bool = False) -> bool | str:
     """The constraint of step 3."""
+    form = form or w.wide(promoted)
     if w.most_parts < t.PARTS:
         return f"parts of k are for up to {MOST_PAIRS} pairs of a token and an expert, not {w.pairs}"
     if (verdict := replace(w.first, format=form, promoted=promoted).usable_wgmma(t)) is not True:
@@ -75,7 +78,14 @@ def usable_wgmma(w: MoeRouted, t: Tile, form: str = "f32", promoted: bool = Fals
 
 
 def preferred_wgmma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
-    """Tiles of step 3 by the expected numbers of experts that are hit, and of their tokens."""
+    """Tiles of step 3: those of many tokens first, where an expert has as many."""
+    for tile in moe.tiles_of_many(w.tokens_of_expert, w.expected_experts, (w.first, w.second)):
+        yield {**tile, "DOWN": tile["BW"], "PARTS": 1}
+    yield from preferred_general(w)
+
+
+def preferred_general(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
+    """Tiles by the expected numbers of experts that are hit, and of their tokens."""
     tokens, experts = w.tokens_of_expert, w.expected_experts
     for tile in moe.wgmma_tiles(w.first, tokens, experts, exact=False):
         second = next(t for t in moe.wgmma_tiles(w.second, tokens, experts, exact=False) if t["BT"] == tile["BT"])
@@ -100,26 +110,11 @@ def usable_promoted(w: MoeRouted, t: Tile) -> bool | str:
 def preferred_promoted(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
     """Tiles of step 5: those of step 3 that it can have; of many tokens first 128 x 128 in clusters of two, which read the
     tokens from L2 once for both."""
-    for tile in preferred_wgmma(w):
+    for tile in preferred_general(w):
         if tile["BT"] == MOST_PROMOTED:
             yield {**tile, "BW": 128, "DOWN": 128, "CONSUMERS": 2, "CLUSTER": 2}
         if tile["BT"] <= MOST_PROMOTED:
             yield {**tile, "DOWN": min(tile["DOWN"], 128)}
-
-
-def exchange_is_slower(w: MoeRouted) -> str | None:
-    """``slower`` of step 4: None where a second launch would take :data:`CLEARLY` as long as the exchange, as predicted for
-    moe_int8 (docs/moe.md)."""
-    tile = next(preferred_wgmma(w))
-    tokens = w.tokens_of_expert
-    blocks = w.expected_experts * (1.0 if tokens <= tile["BT"] / 2 else tokens / tile["BT"] + 0.5)
-    terms = two_launches.terms_of(
-        w.device, w.dtype, blocks, cdiv(2 * w.ffn, tile["BW"]), w.pairs * w.ffn, two_launches.WIDE["s8"]
-    )
-    if terms.second_us >= CLEARLY * terms.exchange_us:
-        return None
-    both = f"the exchange is predicted to take {terms.exchange_us:.3g} us, and a second launch {terms.second_us:.3g} us"
-    return f"{both} (docs/moe.md)"
 
 
 def requantized_tolerance(
@@ -156,6 +151,11 @@ def requantized_tolerance(
             rms=math.hypot(1.5 * deviation, 2 * one / math.sqrt(w.pairs)),
         )
     return {"y": y, "expert": Tolerance(), "weight": Tolerance(relative=1e-5, absolute=1e-7)}
+
+
+def wgmma_tolerance(w: MoeRouted) -> Mapping[str, Tolerance]:
+    """The tolerance of steps 2 and 3, which may round the intermediate results to bf16 before their quantization."""
+    return requantized_tolerance(w, rounded=ROUNDED if w.wide() == "bf16" else None)
 
 
 class MoeRouted(Workload):
@@ -268,6 +268,7 @@ class MoeRouted(Workload):
             "x_sorted": ((pairs, self.hidden), self.dtype),
             "x_sorted_scales": (pairs, "f32"),
             "h": ((pairs, self.ffn), "f32"),
+            "h_bf16": ((pairs, self.ffn), "bf16"),
             "h_quantized": ((pairs, self.ffn), self.dtype),
             "h_scales": (pairs, "f32"),
             "results": ((pairs, self.hidden), "bf16"),
@@ -349,9 +350,16 @@ class MoeRouted(Workload):
             experts=self.experts,
         )
 
+    def wide(self, promoted: bool = False) -> str:
+        """The type of the intermediate results before their quantization, see :data:`two_launches.WIDE`; f32 for accurate
+        sums, of which it would be the largest error."""
+        return "f32" if promoted else two_launches.WIDE[self.dtype]
+
     def sorted_first(self, form: str) -> Product:
         """The first product with tokens in the order of their rows, for TMA."""
         in_rows = replace(self.first, a="x_sorted", a_scales="x_sorted_scales", token=NULL, format=form)
+        if form == "bf16":
+            return replace(in_rows, out="h_bf16")
         return replace(in_rows, out="h_quantized", scales="h_scales") if form == "own" else in_rows
 
     def by_warp(self, kernel: str, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:
@@ -384,12 +392,12 @@ class MoeRouted(Workload):
         args = ("x", "x_scales", "token", "x_sorted", "x_sorted_scales", self.hidden)
         return Launch("moe_permute", self.pairs, 128, args, template=(128,))
 
-    @property
-    def requantize(self) -> Launch:
-        """The launch that quantizes the intermediate results."""
+    def requantize(self, wide: str = "f32") -> Launch:
+        """The launch that quantizes the intermediate results, which are of this type."""
         vectors = 2 if self.ffn <= 2048 else 14
-        args = ("h", "h_quantized", "h_scales", self.ffn)
-        return Launch("moe_requantize", self.pairs, 256, args, template=(TYPES[self.dtype], 256, vectors))
+        name, cu = ("h", "float") if wide == "f32" else ("h_bf16", "ptxkit::bf16")
+        args = (name, "h_quantized", "h_scales", self.ffn)
+        return Launch("moe_requantize", self.pairs, 256, args, template=(TYPES[self.dtype], cu, 256, vectors))
 
     @property
     def combine(self) -> Launch:
@@ -402,9 +410,10 @@ class MoeRouted(Workload):
     ) -> list[Launch]:
         """The chain with products by wgmma."""
         chain = [*self.route(exchange), self.permute]
-        chain.append(replace(self.sorted_first("own" if exchange else "f32"), promoted=promoted).wgmma(first))
+        wide = self.wide(promoted)
+        chain.append(replace(self.sorted_first("own" if exchange else wide), promoted=promoted).wgmma(first))
         if not exchange:
-            chain.append(self.requantize)
+            chain.append(self.requantize(wide))
         down = replace(self.second, promoted=promoted)
         if parts == 1:
             return [*chain, down.wgmma(second), self.combine]
@@ -452,14 +461,14 @@ class MoeRouted(Workload):
     @variant(requires=("sm_80",), tile=moe.MMA_TILE, constraint=usable_mma, prefer=preferred_mma)
     def step1_mma(self, t: Tile) -> list[Launch]:
         """Grouped products by mma.sync; SwiGLU in the epilogue of the first, the tokens of which are gathered by cp.async."""
-        return [*self.route(), self.first.mma(t), self.requantize, self.second.mma(t), self.combine]
+        return [*self.route(), self.first.mma(t), self.requantize(), self.second.mma(t), self.combine]
 
-    @variant(requires=WGMMA)
+    @variant(requires=WGMMA, tolerance=wgmma_tolerance)
     def step2_wgmma(self) -> list[Launch]:
         """Tokens are copied in the order of their experts, then TMA and wgmma on tiles of 128 weights x 128 tokens."""
         return self.wgmma(FIXED, FIXED)
 
-    @variant(requires=WGMMA, tile=FITTED, constraint=usable_wgmma, prefer=preferred_wgmma)
+    @variant(requires=WGMMA, tile=FITTED, constraint=usable_wgmma, prefer=preferred_wgmma, tolerance=wgmma_tolerance)
     def step3_fitted(self, t: Tile) -> list[Launch]:
         """Tiles as small as the experts' tokens; for few tokens, k of the second product is divided into parts."""
         return self.wgmma(t, down(t), parts=t.PARTS)
@@ -468,8 +477,8 @@ class MoeRouted(Workload):
         requires=WGMMA,
         tile=FITTED,
         constraint=usable_exchange,
-        prefer=preferred_wgmma,
-        slower=exchange_is_slower,
+        prefer=preferred_general,
+        slower=lambda w: "the exchange took longer than a second launch at all sizes that were measured (docs/moe.md)",
     )
     def step4_quantized(self, t: Tile) -> list[Launch]:
         """The first product quantizes its results: CTAs exchange the largest magnitudes of tokens through device memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +34,9 @@ NULL = np.uint64(0)
 MOST_STAGES = 16
 LARGE_BLOCKS = {256: 1.0, 128: 1.05, 64: 1.25}
 """Tokens of large tiles, and an estimate of the time of a product of one token in them: small tiles are read more often."""
+MOST_SUMS = 144  # of a thread; with 192, registers are spilled
 SMALLEST_BLOCK = 8  # tokens of the smallest tile
+ALTERNATING_BLOCK = 144  # tokens of the largest tile of a warpgroup with 128 weights
 MEMORY_LIMITED = 64  # tokens of the largest tile whose product takes as long as reading the weights
 
 WGMMA_WIDTHS = (64, 128, 256)
@@ -50,10 +52,11 @@ MMA_TILE = {
 }
 WGMMA_TILE = {
     "BW": [128, 256, 64],  # weights in a tile
-    "BT": [256, 128, 64, 32, 16, 8],  # tokens in a tile
+    "BT": [256, 144, 128, 64, 32, 16, 8],  # tokens in a tile
     "CONSUMERS": [2, 1],  # warpgroups that multiply
     "GROUP": [8, 1, 2, 4, 16],  # blocks of tokens in a group, see GroupTiles in cu/ptxkit/gemm/grouped.cuh
-    "CLUSTER": [1, 2],  # CTAs of a cluster, which have the same tokens and neighbouring weights
+    "CLUSTER": [1, 2],  # CTAs of a cluster, which have the same tokens and neighbouring weights, or
+    "SHARE_WEIGHTS": [0, 1],  # the same weights and tokens of the same expert, each an equal part
     "PING_PONG": [0, 1],  # warpgroups have tiles of their own, one multiplies during the epilogue of the other
 }
 
@@ -84,6 +87,8 @@ class ExpertTile(TemplateStruct):
     PING_PONG: bool = False
     PROMOTED: bool = False
     BOX: int = 8
+    STEP: int = 8
+    SHARE_WEIGHTS: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,12 +129,17 @@ class Product:
 
     def columns(self, t: Tile) -> int:
         """Tiles across the weights, those of whole clusters."""
-        cluster = t.get("CLUSTER", 1)
+        cluster = t.get("CLUSTER", 1) // self.token_ctas(t)
         return int(cdiv(self.n, t.BW * cluster) * cluster)
 
     def most_blocks(self, tokens: int) -> int:
         """Blocks of ``tokens`` tokens, at most: those of experts may be incomplete."""
         return cdiv(self.rows, tokens) if self.experts == 1 else self.rows // tokens + min(self.experts, self.rows)
+
+    @staticmethod
+    def token_ctas(t: Tile) -> int:
+        """CTAs that share weights, and have tokens of their own."""
+        return int(t.CLUSTER) if t.get("SHARE_WEIGHTS") else 1
 
     @property
     def exchange(self) -> tuple[object, object]:
@@ -175,19 +185,21 @@ class Product:
 
     def wgmma(self, t: Tile) -> Launch:
         """A launch of ``moe_product_wgmma``, with as many stages as shared memory has room for."""
-        stages = self.stages(t)
-        tiles = self.most_blocks(t.BT) * self.columns(t) * self.parts
+        stages, sharing = self.stages(t), self.token_ctas(t)
+        tiles = self.most_blocks(t.BT * sharing) * sharing * self.columns(t) * self.parts
         shape = {name: t[name] for name in ("BW", "BT", "CONSUMERS", "GROUP", "CLUSTER")}
         box = self.token_box(t)
-        forms = {"PING_PONG": bool(t.PING_PONG), "PROMOTED": self.promoted}
-        tile = ExpertTile(**shape, STAGES=stages, PARTS=self.parts, **forms, BOX=box)
+        forms = {name: bool(t[name]) for name in ("PING_PONG", "SHARE_WEIGHTS")}
+        tile = ExpertTile(
+            **shape, **forms, STAGES=stages, PARTS=self.parts, PROMOTED=self.promoted, BOX=box, STEP=self.token_step(t)
+        )
         return Launch(
             "moe_product_wgmma",
             min(tiles, self.device.sms // t.CLUSTER * t.CLUSTER),
             128 * (t.CONSUMERS + 1),
             (
                 TensorMap(self.a, box=(box, DEPTH), swizzle="128B"),
-                TensorMap(self.b, box=(t.BW, DEPTH), swizzle="128B"),
+                TensorMap(self.b, box=(t.BW // sharing, DEPTH), swizzle="128B"),
                 *(self.offsets, self.a_scales, self.b_scales, self.out, self.scales),
                 *(*self.exchange, self.rows, self.n, self.k, self.experts),
             ),
@@ -201,14 +213,23 @@ class Product:
     def token_box(self, t: Tile) -> int:
         """Rows of a TMA box of tokens; boxes without a token are not loaded.
 
-        A tile of few experts' tokens is incomplete, because it has room for more than their mean. Its boxes are a quarter of
-        it, in whole swizzle patterns: the other rows, which are tokens of the next expert, would be read from L2 for all
-        weights, half as many bytes as these in tiles of 64 x 128. Tiles of 8 and 16 tokens have hardly more than one pattern;
-        most of many tokens are complete. TMA itself does not read rows behind those of a single expert. Where the tokens'
-        magnitudes are exchanged, the results of all rows must be numbers.
+        The last tile of an expert's tokens is incomplete. Its other rows, which are tokens of the next expert, would be read
+        from L2 for all weights. Boxes are a third of a tile or less, and at most 64 rows, in whole swizzle patterns; tiles of 8
+        and 16 tokens have hardly more than one pattern. TMA itself does not read rows behind those of a single expert. Where
+        the tokens' magnitudes are exchanged, the results of all rows must be numbers.
         """
-        partial = self.experts > 1 and self.format != "own" and 16 < t.BT <= MEMORY_LIMITED
-        return int(max(8, t.BT // 4) if partial else t.BT // t.CLUSTER)
+        loaded = int(t.BT * self.token_ctas(t) // t.CLUSTER)
+        if self.experts == 1 or self.format == "own" or t.BT <= 16:
+            return loaded
+        return max(box for box in range(8, min(loaded, max(8, t.BT // 3), 64) + 1, 8) if loaded % box == 0)
+
+    def token_step(self, t: Tile) -> int:
+        """The number of tokens of a tile that are multiplied is a multiple of this one.
+
+        Half of the last tile of an expert's tokens is empty on average. wgmma has all multiples of 16 tokens for s8, and of 8
+        for e4m3. A single expert has at most one such tile.
+        """
+        return 16 if self.experts > 1 and t.BT > 16 and not self.promoted else int(t.BT)
 
     def epilogue_bytes(self, t: Tile) -> int:
         """``EpilogueShared`` of cu/ptxkit/gemm/grouped.cuh, in multiples of 8."""
@@ -266,10 +287,12 @@ class Product:
         sharing = 1 if t.PING_PONG else t.CONSUMERS
         if t.BW % (64 * sharing):
             return f"BW={t.BW} is not a multiple of 64 weights for each of {sharing} consumers"
-        most = 64 if self.promoted else 128
+        most = 64 if self.promoted else MOST_SUMS
         if (sums := t.BW * t.BT // (128 * sharing)) > most:
             rest = ", and as many of one step" if self.promoted else ""
             return f"a thread holds {sums} sums of {t.BW} x {t.BT}, more than {most}{rest}"
+        if t.SHARE_WEIGHTS and (t.CLUSTER == 1 or self.format == "own"):
+            return "only the CTAs of a cluster share weights, where tokens' magnitudes are not exchanged"
         if t.BT % (8 * t.CLUSTER):
             return f"{t.BT} tokens cannot be divided among {t.CLUSTER} CTAs in groups of 8, as the swizzle requires"
         if self.device.sms < t.CLUSTER:
@@ -403,6 +426,27 @@ def wgmma_tiles(product: Product, tokens: float, experts: float = 1, *, exact: b
             yield from _with_groups(product, {"BW": width, "BT": block, "CONSUMERS": consumers(width)})
 
 
+def tiles_of_many(tokens: float, experts: float, products: Sequence[Product]) -> Iterator[dict[str, int]]:
+    """Tiles for these products with many tokens of each of ``experts`` experts, on average ``tokens``.
+
+    Warpgroups alternate on 128 weights x 144 tokens, and CTAs share tokens in pairs. Where most experts have more tokens than
+    such a tile, and at most twice as many, two CTAs share 256 weights and divide the tokens evenly: the weights of an expert
+    then leave L2 once. The rule was derived from times on an H200 (docs/moe.md). Products with few tiles, and clusters that
+    would reach far beyond the weights, are left to :func:`wgmma_tiles`.
+    """
+    device, spread = products[0].device, tokens**0.5
+    if tokens <= MEMORY_LIMITED or device.sms < 2:
+        return
+    blocks = max(1.0, tokens / ALTERNATING_BLOCK)
+    fits = all(256 * cdiv(p.n, 256) <= 9 / 8 * p.n for p in products)
+    if not fits or any(experts * blocks * cdiv(p.n, 128) < 1.5 * device.sms for p in products):
+        return
+    tile = {"BT": ALTERNATING_BLOCK, "CONSUMERS": 2, "GROUP": 8, "CLUSTER": 2}
+    if tokens + spread > ALTERNATING_BLOCK and tokens + 2 * spread <= 2 * ALTERNATING_BLOCK:
+        yield {**tile, "BW": 256, "SHARE_WEIGHTS": 1, "PING_PONG": 0}
+    yield {**tile, "BW": 128, "SHARE_WEIGHTS": 0, "PING_PONG": 1}
+
+
 def width_for_few(product: Product, block: int, tiles: float) -> int:
     """Weights of a tile of ``block`` tokens, where memory limits the product; ``tiles``: of all tokens, for each SM.
 
@@ -427,9 +471,15 @@ def _with_groups(product: Product, tile: dict[str, int]) -> Iterator[dict[str, i
     blocks of tokens form a group, and share their weights, as can be resident; clusters wait for each other, which costs 10%.
     """
     if product.experts == 1 and tile["BW"] == 128 and tile["BT"] >= 128:
-        alternating = {**tile, "BT": 128, "PING_PONG": 1, "CLUSTER": 1 if product.format == "own" else 2}
+        alternating = {
+            **tile,
+            "BT": 128,
+            "PING_PONG": 1,
+            "CLUSTER": 1 if product.format == "own" else 2,
+            "SHARE_WEIGHTS": 0,
+        }
         yield from _resident_groups(product, alternating)
-    yield from _resident_groups(product, {**tile, "PING_PONG": 0, "CLUSTER": 1})
+    yield from _resident_groups(product, {**tile, "PING_PONG": 0, "CLUSTER": 1, "SHARE_WEIGHTS": 0})
 
 
 def _resident_groups(product: Product, tile: dict[str, int]) -> Iterator[dict[str, int]]:
