@@ -41,7 +41,8 @@ def report_text(results: Results, choice: Choice | None = None) -> str:
         if case.conditions and any(v.cold and v.cold.dropped for v in ran):
             notes.append(str(case.conditions))
     if choice is not None and done:
-        notes.append(f"Choice: {choice}.")
+        failed = any(v.name == choice.variant and (v.error is not None or v.verified is False) for v in ran)
+        notes.append(f"Choice: {choice}{'; but it failed in this run, so name another one by --variant' if failed else ''}.")
     return "\n".join([*lines, "", *notes]).rstrip()
 
 

@@ -394,6 +394,36 @@ def test_a_wrong_result_says_how_many_where_and_by_which_tolerance(mine, capsys)
         assert part in err
 
 
+TWO_VARIANTS = """
+import numpy as np
+from ptxkit import Launch, Work, Workload, variant
+
+class Two(Workload):
+    source = "two.cu"
+    n: int = 32
+
+    def inputs(self, rng): return {"x": np.ones(self.n, np.float32)}
+    def reference(self, x): return {"y": 2.0 * x}
+    def work(self): return Work(self.n, 8 * self.n)
+    def launch(self, factor): return [Launch("times", 1, self.n, ("x", "y", factor))]
+
+    @variant
+    def right(self): return self.launch(2)
+
+    @variant
+    def wrong(self): return self.launch(3)
+"""
+
+
+def test_a_chosen_variant_that_is_wrong_is_not_recommended(tmp_path, capsys):
+    (tmp_path / "two.py").write_text(TWO_VARIANTS)
+    kernel = 'extern "C" __global__ void times(const float* x, float* y, int a) { y[threadIdx.x] = a * x[threadIdx.x]; }'
+    (tmp_path / "two.cu").write_text(kernel)
+    assert exit_of("run", tmp_path / "two.py", *EMULATOR) == 1
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("Choice: wrong") and last.endswith("but it failed in this run, so name another one by --variant.")
+
+
 def test_a_run_without_a_variant_names_the_chosen_one(capsys):
     assert exit_of("run", "saxpy", 4096, *EMULATOR) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
