@@ -296,9 +296,12 @@ class _Writer:
             return found, ""
         threads = re.match(r"\d+$", self._block()[0])
         first = next((a.elements for a in self.parts.arrays if a.written), "")
-        if first and threads:
+        cluster = math.prod(self.entry.cluster)
+        if first and threads and cluster == 1:
             return f"cdiv({first}, {threads[0]})", _unknown(given)
-        return "1", _unknown(given)
+        if first and threads and cluster == self.entry.cluster[0]:
+            return f"cdiv({first}, {threads[0]} * {cluster}) * {cluster}", _unknown(given)
+        return _tuple(self.entry.example_grid(1)), _unknown(given)
 
     def _variant(self) -> list[str]:
         kernel, template = self._named()

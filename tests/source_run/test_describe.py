@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -130,6 +132,15 @@ def test_parameters_of_all_kinds_give_a_description_that_loads(declaration, here
     assert Run(workload, device("emulator")).launches()
     with pytest.raises(DescriptionError, match="fill in reference"):
         workload.reference(**workload.inputs(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize(("cluster", "grid"), [("8, 1, 1", (8, 1, 1)), ("1, 3, 1", (1, 3, 1))])
+def test_the_grid_of_a_kernel_with_clusters_has_whole_clusters(cluster, grid, here, capsys):
+    (here / "k.cu").write_text(f"__global__ void __cluster_dims__({cluster}) k(float* x, int n) {{ if (n > 9) x[0] = n; }}\n")
+    assert exit_of("new", "mine", "--from", "k.cu") == 0
+    assert exit_of("run", "./mine.py", "5", "--dry-run", "--json") == 0
+    (variant,) = json.loads(capsys.readouterr().out.partition("mine.py\n")[2])["variants"]
+    assert tuple(variant["launches"][0]["grid"]) == grid
 
 
 def test_a_kernel_of_ptx_has_a_description(here):
