@@ -289,7 +289,8 @@ def test_presets_have_tiles(model, tokens):
         ),  # 256 tokens of an expert: two tiles, of which hardly any expert has three
         ({"tokens": 512, **routed.MIXTRAL}, "alternating"),  # 128 tokens: most experts have one tile
         ({"tokens": 8192, **routed.MIXTRAL}, "alternating"),
-        ({"tokens": 128, **routed.MIXTRAL}, "one CTA"),  # reading the weights takes most of the time
+        ({"tokens": 4096, **routed.DEEPSEEK_V3, "top_k": 4}, "alternating"),  # 64 tokens
+        ({"tokens": 192, **routed.MIXTRAL}, "one CTA"),  # reading the weights takes most of the time
         (
             {"tokens": 1024, "hidden": 1024, "ffn": 512, "experts": 8, "top_k": 2},
             "one CTA",

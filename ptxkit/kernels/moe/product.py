@@ -435,7 +435,7 @@ def tiles_of_many(tokens: float, experts: float, products: Sequence[Product]) ->
     would reach far beyond the weights, are left to :func:`wgmma_tiles`.
     """
     device, spread = products[0].device, tokens**0.5
-    if tokens <= MEMORY_LIMITED or device.sms < 2:
+    if tokens < MEMORY_LIMITED or device.sms < 2:
         return
     blocks = max(1.0, tokens / ALTERNATING_BLOCK)
     fits = all(256 * cdiv(p.n, 256) <= 9 / 8 * p.n for p in products)
