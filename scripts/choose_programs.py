@@ -1,17 +1,15 @@
 """Find the programs that products share, and write them to ptxkit/kernels/gemm/product_programs.json.
 
-    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--limit 12] [--dry-run]
+    python scripts/choose_programs.py TIMES.jsonl... [--kernel NAME] [--dry-run]
 
 Run it after tiles, steps or the coefficients of their models have changed; it takes about a minute. TIMES are files with the
 schema of ``scripts/measure_choices.py``, compressed (.gz) or not.
 
-For each kernel and type the script searches a set of programs, and a margin by which another program must be predicted to be
-faster to be compiled. With a margin, each product of the grid of ``ptxkit bench shapes`` needs a program of the set that is at
-most so much slower than the fastest one, by measured times where there are several, or by predictions. The fewest programs
-with which each has one are printed for several margins, with the losses that follow. Taken is the smallest margin for which
---limit programs are enough, or else the largest one. Among such sets one with a small loss is searched: that of the grid, of
-OTHERS random products and products of models, for which programs outside of the set may be compiled, and the regret of the
-measured cases.
+For each kernel and type the script searches a set of programs, and uses a margin by which another program must be predicted to
+be faster to be compiled. With a margin, each product of the grid of ``ptxkit bench shapes`` needs a program of the set that is
+predicted to be at most so much slower than the fastest one. The fewest programs with which each has one are printed for several
+margins, with the losses that follow, and of such sets one with a small loss is searched: that of the grid, of OTHERS random
+products and products of models, for which programs outside of the set may be compiled, and the regret of the measured cases.
 
 The loss of a product is the predicted time of the program that is taken over that of the fastest one, less 1. The regret of a
 measured case is the time over that of the fastest measured tile; a tile that was not measured at these sizes takes its
@@ -31,7 +29,7 @@ import math
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +52,7 @@ class Group:
     """A kernel with types that have the same programs.
 
     Attributes:
+        margin: of those of MARGINS; None where nothing is written, so that each product takes the fastest program.
         margin_us: microseconds by which another program of the same step must be predicted to be faster, if that is less than
             the margin. Found from the times of matmul_wgmma.
         multiple: of which random sizes are.
@@ -61,22 +60,23 @@ class Group:
 
     kernel: str
     dtypes: tuple[str, ...]
+    margin: float | None
     margin_us: float = math.inf
     multiple: int = 1
 
 
 GROUPS = (
-    Group("matmul_wgmma", ("bf16", "f16"), margin_us=1.5),
-    *(Group("matmul_fused", (dtype,), multiple=VECTOR) for dtype in ("e4m3", "s8", "tf32")),
-    Group("micro_tiling_matmul", ("f32",)),
+    Group("matmul_wgmma", ("bf16", "f16"), margin=0.05, margin_us=1.5),
+    *(Group("matmul_fused", (dtype,), margin=0.03, multiple=VECTOR) for dtype in ("e4m3", "s8", "tf32")),
+    Group("micro_tiling_matmul", ("f32",), margin=None),
 )
-MARGINS = (0.03, 0.05, 0.07, 0.1)
+"""With larger margins, products that were measured afterwards lose more than predicted: docs/shapes.md."""
+MARGINS = (0.02, 0.03, 0.05, 0.07, 0.1)
 OTHERS = 300  # products beside those of the grid, for each group: two of three random, the others of models
 OTHERS_WEIGHT = 0.5  # of the mean loss of these, where that of the grid and the mean regret count once
 UNCOVERED, SPECIAL = 1.0, 0.03  # counted as losses of a product that needs another program, of the grid and of the others
 COVERS = 300  # attempts to find the fewest programs
 EXCEPTION = 0.03  # more than the difference of the same tile between two runs, in nine of ten cases
-FEW = 4  # measured tiles of a product of the grid from which on they decide about its programs, instead of the predictions
 NEAR = 2.0  # tiles up to so many times the fastest one calibrate the predictions of a case
 
 
@@ -131,15 +131,9 @@ def read(path: Path) -> tuple[dict[str, Any], list[Case]]:
     return head, [case for case in cases if case.us]
 
 
-def of_grid(group: Group, facts: DeviceFacts, measured: Sequence[Case] = ()) -> list[Case]:
-    """The products of the grid, with the times of those of which several tiles were measured, in this type or one alike."""
-    times: dict[Any, dict[Any, float]] = {}
-    for case in measured:
-        for key in keys_of_exceptions(case.workload) if belongs(case.workload, group) else ():
-            times.setdefault(key, {}).update(case.us)
-    found = [case_of(shape.workload.on(facts)) for shape in grid(0).shapes if belongs(shape.workload, group)]
-    of_cases = [times.get(next(iter(keys_of_exceptions(case.workload))), {}) for case in found]
-    return [replace(case, us=us) if len(us) >= FEW else case for case, us in zip(found, of_cases, strict=True)]
+def of_grid(group: Group, facts: DeviceFacts) -> list[Case]:
+    """The products of the grid."""
+    return [case_of(shape.workload.on(facts)) for shape in grid(0).shapes if belongs(shape.workload, group)]
 
 
 def belongs(w: Any, group: Group) -> bool:
@@ -214,12 +208,6 @@ class Times:
                 self.predicted[at] = option.predicted_us
                 key = tile_key(option.variant, option.tile) if case.us else None
                 self.us[at] = case.us.get(key, option.predicted_us * factor)
-        if case.us and self.grid[row]:  # the measured exceptions decide
-            self.us[row] = np.inf
-            for option in case.options:
-                at, us = (row, self.at[program_of(option)]), case.us.get(tile_key(option.variant, option.tile), math.inf)
-                self.us[at] = min(self.us[at], us)
-            self.predicted[row] = self.us[row]
         self.best[row] = best if case.us else self.us[row].min()
 
     def with_margins(self, margin: float, margin_us: float = math.inf) -> Times:
@@ -299,15 +287,14 @@ class Found:
     row: tuple[str, ...]
 
 
-def searched(times: Times, group: Group, margin: float, limit: int) -> Found:
-    """The set of programs for a margin: the fewest that are enough for the grid, or as many as the limit allows."""
+def searched(times: Times, group: Group, margin: float) -> Found:
+    """The set of programs for a margin: as many as are enough for the grid."""
     times.with_margins(margin, group.margin_us)
     fewest = times.fewest()
-    copies = any(len(option.programs) > 1 for case in times.cases for option in case.options)
-    found = times.search(max(len(fewest), limit - copies), fewest)
+    found = times.search(len(fewest), fewest)
     losses = times.losses_of(found)
     of_grid, other = losses[times.grid], losses[~times.grid & ~times.measured]
-    row = [f"{margin:.0%}", str(len(fewest) + copies), str(len(found) + copies)]
+    row = [f"{margin:.0%}", str(len(found))]
     row += [f"{of_grid.mean():.1%}", f"{of_grid.max():.1%}", f"{other.mean():.1%}"]
     row += [f"{losses[times.measured].mean():.1%}" if times.measured.any() else ""]
     return Found(margin, tuple(sorted(times.programs[i] for i in found)), tuple(row))
@@ -363,19 +350,18 @@ def exceptions(times: Times, shared: SharedPrograms) -> dict[Any, dict[str, Any]
     return found
 
 
-def chosen_for(group: Group, measured: Sequence[Case], facts: DeviceFacts, limit: int) -> tuple[dict[str, Any], list[Any]]:
-    """What the file has for a group, and its exceptions; prints the sets for all margins."""
-    on_grid = of_grid(group, facts, measured)
+def chosen_for(group: Group, measured: Sequence[Case], facts: DeviceFacts) -> tuple[list[Any], list[Any]]:
+    """What the file has for a group, nothing without a margin: programs and exceptions. Prints the sets for all margins."""
+    on_grid = of_grid(group, facts)
     times = Times(on_grid, others(group, facts, OTHERS), [case for case in measured if belongs(case.workload, group)])
-    sets = [searched(times, group, margin, limit) for margin in MARGINS]
-    enough = [each for each in sets if int(each.row[1]) <= limit]
-    best = (enough or sets[-1:])[0]
-    shared = SharedPrograms(frozenset(best.programs), best.margin, group.margin_us)
+    sets = [searched(times, group, margin) for margin in MARGINS]
+    best = next((each for each in sets if each.margin == group.margin), Found(0.0, (), ()))
+    shared = SharedPrograms(frozenset(best.programs), best.margin, group.margin_us if best.programs else math.inf)
     excepted = exceptions(times, shared)
     print(f"\n{group.kernel} {', '.join(group.dtypes)}: {len(times.programs)} programs; a margin of {best.margin:.0%} is taken")
-    headers = ["margin", "for the grid", "in the set", "mean loss", "largest", "of others", "regret"]
+    headers = ["margin", "programs", "mean loss", "largest", "of others", "regret"]
     print(tabulate([each.row for each in sets], headers, disable_numparse=True))
-    for name, of in (("by the margins", {}), ("with exceptions", excepted)):
+    for name, of in (("by predictions", {}), ("with exceptions", excepted)):
         counts = ", ".join(f"{count} of {dtype}" for dtype, count in needed(on_grid, shared, of).items())
         print(f"{name}: the grid takes {counts}")
         if times.measured.any():
@@ -383,13 +369,12 @@ def chosen_for(group: Group, measured: Sequence[Case], facts: DeviceFacts, limit
     value: dict[str, Any] = {"kernel": group.kernel, "dtypes": list(group.dtypes), "margin": best.margin}
     if math.isfinite(group.margin_us):
         value["margin_us"] = group.margin_us
-    return {**value, "programs": sorted(shared.programs)}, list(excepted.values())
+    return ([], []) if group.margin is None else ([{**value, "programs": sorted(best.programs)}], list(excepted.values()))
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path, metavar="TIMES", help="read times from these files")
-    parser.add_argument("--limit", type=int, default=12, metavar="N", help="the programs that the grid should need for a type")
     parser.add_argument("--kernel", help="choose those of this kernel alone, and keep those of the others")
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
     given = parser.parse_args(arguments)
@@ -407,8 +392,8 @@ def main(arguments: Sequence[str]) -> int:
                 written["shared"] += [value for value in mine["shared"] if value["dtypes"] == list(group.dtypes)]
                 written["exceptions"] += [value for value in mine["exceptions"] if value["dtype"] in group.dtypes]
                 continue
-            shared, excepted = chosen_for(group, measured, facts, given.limit)
-            written["shared"].append(shared)
+            shared, excepted = chosen_for(group, measured, facts)
+            written["shared"] += shared
             written["exceptions"] += excepted
     except (PtxkitError, OSError, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -52,8 +52,8 @@ def test_without_a_shared_program_the_fastest_is_taken():
     assert SharedPrograms(frozenset({"copies"}), 0.5).best(options).predicted_us == 2.0
 
 
-MOST = {"bf16": 24, "f16": 24, "f32": 18, "e4m3": 13, "s8": 12, "tf32": 15}
-"""Programs that a type needs. 38 products of bf16 need 32 if each takes the program that is predicted to be the fastest."""
+MOST = {"bf16": 28, "f16": 27, "f32": 17, "e4m3": 20, "s8": 19, "tf32": 16}
+"""Programs that a type needs. 38 products of bf16 need 33 if each takes the program that is predicted to be the fastest."""
 
 
 @pytest.mark.parametrize("dtype", MOST)
@@ -162,7 +162,7 @@ def test_the_programs_of_the_file_have_declared_tiles(key):
             if template == of and variant in variants
         )
         tile = dict(value.split("=") for value in values)
-        assert set(tile) - {"PAIRS", "STAGED", "STORE", "STORES"} == set(names)
+        assert set(tile) - {"PAIRS", "STAGED", "STORE", "STORES", "TRANSPOSED"} == set(names)
         assert all(int(tile[parameter]) in space[parameter] for parameter in names), name
 
 
@@ -231,12 +231,6 @@ def test_other_products_decide_which_programs_are_added(script):
     others = [made_case(script, (10.0, "b"), (10.9, "c")), made_case(script, (10.0, "b"), (10.9, "c"))]
     times = script.Times(cases, others, ()).with_margins(0.1)
     assert names(times, times.search(2, times.fewest())) == ["a", "b"]
-
-
-def test_measured_times_of_the_grid_precede_predictions(script):
-    cases = [made_case(script, (10.0, "a"), (11.0, "b"), us=[11.5, 10.0])]
-    times = script.Times(cases, (), ()).with_margins(0.03)
-    assert names(times, times.fewest()) == ["b"]
 
 
 def test_times_that_were_not_measured_are_corrected_predictions(script):
