@@ -36,18 +36,22 @@ __global__ void __launch_bounds__(Tile::THREADS) attention_e4m3_decode(
                                    heads, kv_heads, partial_o, partial_lse, parts, row_tiles, part_keys, scale);
 }
 
-// Combines the results of the parts: a CTA of WARPS warps for each row of o. Warp w adds parts w, w + WARPS, ..., and then
-// the sums of the warps are added in their order.
+enum { COMBINE_WARPS = 8 };  // of a CTA
+
+// Combines the results of the parts: WARPS warps, all of a CTA or one, for each row of o. Warp w of a row adds parts w,
+// w + WARPS, ..., and then the sums of the warps are added in their order.
 template <class T, int D, int WARPS>
-__global__ void __launch_bounds__(32 * WARPS) attention_combine(const float* partial_o, const float* partial_lse, T* o,
-                                                                float* lse, int tokens, int heads, int parts) {
+__global__ void __launch_bounds__(32 * COMBINE_WARPS) attention_combine(const float* partial_o, const float* partial_lse,
+                                                                        T* o, float* lse, int tokens, int heads, int parts) {
+    static_assert(WARPS == 1 || WARPS == COMBINE_WARPS, "a row has one warp, or all of a CTA");
     constexpr int COLUMNS = D / 32;  // of a lane, as pairs
     constexpr int AT_ONCE = 8;       // parts that are requested before the first one is added
-    __shared__ __align__(16) float of_warps[WARPS][D];
-    __shared__ RowSum sums_of_warps[WARPS];
     follow_previous_grid();
-    const size_t row = blockIdx.x, stride = size_t(tokens) * heads;
-    const unsigned lane = laneid(), warp = threadIdx.x / 32;
+    const size_t stride = size_t(tokens) * heads;
+    const size_t row = WARPS == 1 ? blockIdx.x * size_t(COMBINE_WARPS) + threadIdx.x / 32 : blockIdx.x;
+    const unsigned lane = laneid(), warp = WARPS == 1 ? 0 : threadIdx.x / 32;
+    if (row >= stride) return;
+    const DecodeRows<T> out{o, lse, nullptr, nullptr, tokens, heads, 0, 0, heads, -1};
     float x[COLUMNS] = {};
     RowSum total{-infinity(), 0};
     for (int first = warp; first < parts; first += AT_ONCE * WARPS) {
@@ -81,20 +85,28 @@ __global__ void __launch_bounds__(32 * WARPS) attention_combine(const float* par
             }
         }
     }
+    if constexpr (WARPS == 1) {
+        const DecodeRow<T> of_row = out.row(row, total);
 #pragma unroll
-    for (int j = 0; j < COLUMNS / 2; j++) {
-        *reinterpret_cast<float2*>(&of_warps[warp][j * 64 + lane * 2]) = {x[2 * j], x[2 * j + 1]};
+        for (int j = 0; j < COLUMNS; j += 2) of_row.template store<D>(j * 32 + lane * 2, x[j], x[j + 1]);
+        if (lane == 0) of_row.store_logarithm();
+    } else {
+        __shared__ __align__(16) float of_warps[WARPS][D];
+        __shared__ RowSum sums_of_warps[WARPS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j += 2) {
+            *reinterpret_cast<float2*>(&of_warps[warp][j * 32 + lane * 2]) = {x[j], x[j + 1]};
+        }
+        if (lane == 0) sums_of_warps[warp] = total;
+        barrier_sync();
+        if (threadIdx.x >= D / 4) return;
+        const unsigned column = threadIdx.x * 4;
+        RowSum combined;
+        const float4 sum = combine(
+            WARPS, combined, [&](int w) { return sums_of_warps[w]; },
+            [&](int w) { return *reinterpret_cast<const float4*>(&of_warps[w][column]); });
+        const DecodeRow<T> of_row = out.row(row, combined);
+        of_row.template store<D>(column, sum);
+        if (column == 0) of_row.store_logarithm();
     }
-    if (lane == 0) sums_of_warps[warp] = total;
-    barrier_sync();
-    if (threadIdx.x >= D / 4) return;
-    const unsigned column = threadIdx.x * 4;
-    RowSum combined;
-    const float4 sum = combine(
-        WARPS, combined, [&](int w) { return sums_of_warps[w]; },
-        [&](int w) { return *reinterpret_cast<const float4*>(&of_warps[w][column]); });
-    const DecodeRows<T> out{o, lse, nullptr, nullptr, tokens, heads, 0, 0, heads, -1};
-    const DecodeRow<T> of_row = out.row(row, combined);
-    of_row.template store<D>(column, sum);
-    if (column == 0) of_row.store_logarithm();
 }

@@ -7,11 +7,16 @@
 
 using namespace ptxkit;
 
+// CTAs that share the registers of an SM: two with one warpgroup that multiplies, of which one computes exponentials while the
+// other one multiplies.
+template <class Tile>
+constexpr int DECODE_CTAS = Tile::CONSUMERS == 1 && Tile::REGISTERS > 0 ? 2 : 1;
+
 // A grid has a CTA for each tile of rows, head of keys, part of the keys and sequence, in this order. part_keys: keys of a
 // CTA, a multiple of BN. tile_queries: queries of a tile, with the rows of all `heads / kv_heads` heads of each; the box of
 // q_map has as many.
 template <class T, class Tile, bool CAUSAL>
-__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_decode_wgmma(
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), DECODE_CTAS<Tile>) attention_decode_wgmma(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
     int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys,

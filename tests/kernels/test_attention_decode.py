@@ -30,15 +30,15 @@ def run(variant, tile=None, device=None, kernel=Attention, **settings):
 
 @pytest.mark.parametrize("variant", STEPS)
 @pytest.mark.parametrize(("q", "heads"), [(1, 7), (5, 14)])
-def test_rows_of_all_heads_that_share_keys(variant, q, heads):
+def test_rows_of_all_heads_that_share_keys(device, variant, q, heads):
     """7 heads: rows of a query are in two tiles, and a tile of 128 rows is not full."""
-    run(variant, batch=2, heads=heads, kv_heads=heads // 7, q=q, k=100, d=64, causal=True, lengths="random")
+    run(variant, None, device, batch=2, heads=heads, kv_heads=heads // 7, q=q, k=100, d=64, causal=True, lengths="random")
 
 
 @pytest.mark.parametrize("variant", STEPS)
 @pytest.mark.parametrize(("d", "dtype"), [(128, "f16"), (256, "bf16")])
-def test_longer_heads(variant, d, dtype):
-    run(variant, batch=1, heads=4, kv_heads=2, q=2, k=90, d=d, dtype=dtype)
+def test_longer_heads(device, variant, d, dtype):
+    run(variant, None, device, batch=1, heads=4, kv_heads=2, q=2, k=90, d=d, dtype=dtype)
 
 
 @pytest.mark.parametrize("variant", ["step8_decode", "step9_decode_tma"])
@@ -122,3 +122,8 @@ def test_parts_fill_the_sms(batch, k, parts, cluster):
 def test_code_has_both_loads_and_no_spills():
     assert_sass("attention:step8_decode@sm_80", has={"HMMA": 48, "LDGSTS": 8}, spills=0)
     assert_sass("attention:step9_decode_tma", has={"HMMA": 48, "UTMALDG": 4}, spills=0)
+
+
+def test_an_sm_holds_two_ctas_with_one_warpgroup_that_multiplies():
+    tile = "CONSUMERS=1,BN=64,STAGES=3,PING_PONG=0,CTAS_PER_SM=2"
+    assert_sass(f"attention:step10_decode_wgmma@{tile}", has={"HGMMA": 24}, spills=0, min_ctas_per_sm=2)

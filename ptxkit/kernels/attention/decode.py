@@ -22,7 +22,8 @@ from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
 SOURCE = "attention_decode.cu"
-COMBINE_WARPS = 8  # of a CTA of attention_combine, which has one row
+SHARED_REGISTERS = 232  # of a consumer thread, where two CTAs with one consumer warpgroup share the registers of an SM
+COMBINE_WARPS, AT_ONCE = 8, 8  # of a CTA of attention_combine, and parts that a warp requests at once
 MOST_ROWS = 128  # of a tile
 MOST_CTAS_PER_SM = 4
 TILE = {
@@ -169,14 +170,14 @@ def launches(w: AttentionSizes, t: Tile, kernel: str, *, tma: bool, scales: Sequ
         cluster=tile.CLUSTER if tile.CLUSTER > 1 else None,
         template=(*(() if scales else (f"ptxkit::{w.dtype}",)), tile, w.causal),
         source=SOURCE,
-        instantiate=(f"attention_combine<{_result_type(w)}, {w.d}, {COMBINE_WARPS}>",),
+        instantiate=tuple(f"attention_combine<{_result_type(w)}, {w.d}, {warps}>" for warps in (1, COMBINE_WARPS)),
     )
     return [main, *_combined(w, found.parts)]
 
 
 def wgmma_tile(w: AttentionSizes, t: Tile) -> LateAttentionTile:
     """The tile of the step by wgmma."""
-    registers = {1: 0, 2: 240}[t.CONSUMERS]
+    registers = 240 if t.CONSUMERS == 2 else SHARED_REGISTERS if t.CTAS_PER_SM == 2 else 0
     return LateAttentionTile(w.d, t.CONSUMERS, t.BN, t.STAGES, True, bool(t.PING_PONG), registers)
 
 
@@ -193,6 +194,8 @@ def wgmma_parts_of(w: AttentionSizes, t: Tile) -> Parts:
 def usable_by_wgmma(w: AttentionSizes, t: Tile) -> bool | str:
     """The constraint of the step by wgmma."""
     tile = wgmma_tile(w, t)
+    if t.CTAS_PER_SM == 2 and (t.CONSUMERS == 2 or w.d == 256):
+        return "an SM has registers for two CTAs with one warpgroup that multiplies, for heads of up to 128 elements"
     if not queries_of(w, tile):
         return f"{shared_by(w)} heads share keys, and a tile has {tile.queries} rows"
     return tiles.usable(w, tile)
@@ -227,13 +230,16 @@ def _combined(w: AttentionSizes, parts: int) -> list[Launch]:
     """The launch that combines the results of several parts."""
     if parts == 1:
         return []
+    rows = w.heads * w.tokens[0]
+    full = rows * COMBINE_WARPS > w.device.sms * w.device.target.limits.warps  # more warps would not run at the same time
+    warps = 1 if parts <= AT_ONCE or full else COMBINE_WARPS  # of a row
     return [
         Launch(
             "attention_combine",
-            w.heads * w.tokens[0],
+            cdiv(rows, COMBINE_WARPS // warps),
             32 * COMBINE_WARPS,
             ("partial_o", "partial_lse", "o", "lse", w.tokens[0], w.heads, parts),
-            template=(_result_type(w), w.d, COMBINE_WARPS),
+            template=(_result_type(w), w.d, warps),
             source=SOURCE,
         )
     ]

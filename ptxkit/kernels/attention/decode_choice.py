@@ -8,7 +8,7 @@ that share keys, and the SMs with parts of the keys, for which they need a secon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from operator import itemgetter
 from typing import Any
@@ -31,7 +31,10 @@ LATENCY_US = 2.2  # from the request of a tile to that of the next one in its pl
 NEIGHBOURS = 1.5  # times as long for the CTAs of a cluster, whose SMs have one path to L2
 CLUSTER_US = 0.2  # of the exchange in a cluster, for each of its CTAs
 SERIAL = 0.5  # rate of products by mma.sync of one warp, which depend on each other, relative to that of a matrix product
-SPLIT = 0.85  # rate of step 10 relative to steps whose CTAs compute tile after tile
+STEP_US = 0.65  # of a tile of 64 keys of step 10 with one warpgroup: scores, exponentials and products follow each other
+ALTERNATING, TWO_CTAS = 0.92, 0.82
+"""Rate of step 10 with two warpgroups of a CTA, or of two CTAs, relative to steps whose CTAs compute tile after tile."""
+FEWEST_KEYS = 16  # for each query, of the sizes with which step 10 was timed
 MARGIN = 0.9  # predicted time of step 10, relative to that of steps 5 and 7, below which it is taken
 TILE_US = 0.5  # of a tile of queries that does not overlap with others: its queries are loaded, its results stored
 LEAST_GROUPS = 4  # of a CTA: the warps of a group wait for each of their products
@@ -71,7 +74,7 @@ def preferred(w: AttentionSizes, *, clusters: bool) -> list[Mapping[str, Any]]:
     row_warps = next((warps for warps in (1, 2) if MMA_ROWS * warps >= decode.rows_of_a_head(w)), 4)
     limits, row_bytes = w.device.target.limits, 2 * w.d * dtype_of(w.dtype).itemsize
     found: list[Mapping[str, Any]] = []
-    for ctas in (1, 2, 3):
+    for ctas in (1, 3, 2):  # with equal predicted times the first one, which was faster on an H200
         fitting = []
         for warps, keys, stages in product((8, 4, 2) if ctas == 1 else (4, 2), (32, 16), (2, 3, 4)):
             t = {"ROW_WARPS": row_warps, "KEY_WARPS": warps, "BN": keys, "STAGES": stages, "CTAS_PER_SM": ctas}
@@ -92,23 +95,29 @@ def preferred(w: AttentionSizes, *, clusters: bool) -> list[Mapping[str, Any]]:
 def predicted_wgmma_us(w: AttentionSizes, t: Mapping[str, Any]) -> float:
     """The time of step 10 with a tile."""
     tile, found = decode.wgmma_tile(w, Tile(t)), decode.wgmma_parts_of(w, Tile(t))
-    steps = steps_of(w, decode.queries_of(w, tile), w.shared_heads, tile.BN)
-    of_parts = [np.clip(steps - part * (found.keys // tile.BN), 0, found.keys // tile.BN) for part in range(found.parts)]
-    of_keys = tile.BN * _key_us(w, tile.queries, wgmma=True) / SPLIT
-    arithmetic = busiest(np.concatenate(of_parts), w.device.sms) * of_keys
-    memory = w.work().bytes / _copy_gbs(w) / 1e3
-    return LAUNCH_US + WAVE_US + max(memory, arithmetic) + _combined_us(w, found.parts)
+    steps, of_cta = steps_of(w, decode.queries_of(w, tile), w.shared_heads, tile.BN), found.keys // tile.BN
+    of_parts = np.concatenate([np.clip(steps - part * of_cta, 0, of_cta) for part in range(found.parts)])
+    of_sm = busiest(of_parts, w.device.sms)
+    rate = ALTERNATING if tile.CONSUMERS == 2 else TWO_CTAS
+    arithmetic = of_sm * tile.BN * _key_us(w, tile.queries, wgmma=True) / rate
+    if tile.CONSUMERS == 1:  # its steps follow each other
+        arithmetic = max(arithmetic, busiest(of_parts, w.device.sms * t["CTAS_PER_SM"]) * STEP_US)
+    waves = cdiv(found.units * found.parts, w.device.sms * t["CTAS_PER_SM"])
+    return LAUNCH_US + WAVE_US * waves + max(w.work().bytes / _copy_gbs(w) / 1e3, arithmetic) + _combined_us(w, found.parts)
 
 
-def preferred_wgmma(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
-    """Tiles of step 10: one warpgroup where it has all rows of a head of keys, else two that alternate."""
-    narrow = {"CONSUMERS": 1, "PING_PONG": 0, "CTAS_PER_SM": 1}
-    wide = {"CONSUMERS": 2, "PING_PONG": 0 if w.d == 256 else 1, "CTAS_PER_SM": 1}
-    first = narrow if decode.rows_of_a_head(w) <= 64 else wide
-    for t in (first, narrow, wide):
-        for keys, stages in product((128, 64) if t is wide else (64,), (3, 2)):
-            if keys * stages * 4 * w.d <= IN_FLIGHT:
-                yield {**t, "BN": keys, "STAGES": stages}
+def preferred_wgmma(w: AttentionSizes) -> list[Mapping[str, Any]]:
+    """Tiles of step 10, the one with the shortest predicted time first: one warpgroup, two that alternate, or two CTAs with one
+    warpgroup each on an SM."""
+    narrow = {"CONSUMERS": 1, "PING_PONG": 0}
+    wide = {"CONSUMERS": 2, "PING_PONG": 0 if w.d == 256 else 1}
+    found = []
+    for t, keys, ctas in ((narrow, 64, 1), (wide, 64 if w.d == 256 else 128, 1), (narrow, 64, 2)):
+        stages = 3 if keys * 3 * 4 * w.d <= IN_FLIGHT else 2
+        made = {**t, "BN": keys, "STAGES": stages, "CTAS_PER_SM": ctas}
+        if decode.usable_by_wgmma(w, Tile(made)) is True:
+            found.append(made)
+    return sorted(found, key=lambda t: predicted_wgmma_us(w, t))
 
 
 def predicted_of_tiles_us(w: AttentionSizes) -> float:
@@ -141,8 +150,10 @@ def slower_wgmma(w: AttentionSizes) -> str | None:
     """``slower`` of step 10."""
     if decode.rows_of_a_head(w) <= MMA_ROWS:
         return f"step 9 has tiles of {MMA_ROWS} rows"
-    usable = (t for t in preferred_wgmma(w) if decode.usable_by_wgmma(w, Tile(t)) is True)
-    return _slower(w, predicted_wgmma_us(w, next(usable)), MARGIN)
+    if w.k < FEWEST_KEYS * w.q:
+        return f"no time of it was measured with less than {FEWEST_KEYS} keys for each query (docs/attention.md)"
+    tiles = preferred_wgmma(w)
+    return _slower(w, predicted_wgmma_us(w, tiles[0]), MARGIN) if tiles else "no tile has rows for all heads that share keys"
 
 
 def _slower(w: AttentionSizes, us: float, margin: float = 1.0) -> str | None:
