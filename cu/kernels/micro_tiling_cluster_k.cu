@@ -87,8 +87,8 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
     }
     if (parts == 1) {
         constexpr bool ROOM = BM * BN * 4 <= STAGES * STAGE;
-        if (!ROOM || Source::whole_rows(n)) {
-            store(c, sum, lanes, origin, m, n, Source::whole_rows(n));
+        if (!ROOM || Source::WHOLE) {
+            store(c, sum, lanes, origin, m, n, Source::WHOLE);
         } else {
             barrier_sync<1>(L::THREADS);  // no warp reads the ring any more
             store_by_rows<Tile>(c, sum, lanes, origin, m, n, bytes);
@@ -119,14 +119,14 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
             const float4 more = *reinterpret_cast<const float4*>(bytes + offset(sender, s));
             total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
         }
-        store_vector(c, total, origin.row + lanes.row + L::down(r), origin.col + lanes.col + L::across(q), m, n, Source::whole_rows(n));
+        store_vector(c, total, origin.row + lanes.row + L::down(r), origin.col + lanes.col + L::across(q), m, n, Source::WHOLE);
     }
 }
 
-template <class Tile>
+template <class Tile, bool WHOLE = true>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_cluster_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k, int apart) {
-    cluster_k<Tile>(BoxedOperands{a, b}, c, m, n, k, apart);
+    cluster_k<Tile>(BoxedOperands<WHOLE>{a, b}, c, m, n, k, apart);
 }
 
 // The same for rows of any length; a_wide, b_wide: elements of a copy.

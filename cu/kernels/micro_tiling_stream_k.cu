@@ -233,13 +233,13 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
                 continue;
             }
             if (part.begin + part.count == steps) {
-                store(c, sum, lanes, origin, m, n, Source::whole_rows(n));
+                store(c, sum, lanes, origin, m, n, Source::WHOLE);
             } else {
                 // The share after this one has the next steps of the tile and adds or stores first, so that the sums
                 // are added in one order.
                 while (ld_acquire_gpu_global(flags + (blockIdx.x - 1) * L::WARPS + warp) == 0) {
                 }
-                add(c, sum, lanes, origin, m, n, Source::whole_rows(n));
+                add(c, sum, lanes, origin, m, n, Source::WHOLE);
             }
             if (part.begin > 0) {
                 __syncwarp();
@@ -257,17 +257,17 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
             const TileOrigin origin = tile_origin<BM, BN, GROUP>(whole * gridDim.x + tile, m, n);
             parts.add_parts(tile, share, [&](int r, int q, int thread, float4 v) {
                 const L of(thread);
-                store_vector(c, v, origin.row + of.row + L::down(r), origin.col + of.col + L::across(q), m, n, Source::whole_rows(n));
+                store_vector(c, v, origin.row + of.row + L::down(r), origin.col + of.col + L::across(q), m, n, Source::WHOLE);
             });
         }
     }
 }
 
-template <class Tile>
+template <class Tile, bool WHOLE = true>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
     int k, int whole, int shares) {
-    stream_k<Tile, true>(BoxedOperands{a, b}, c, flags, nullptr, m, n, k, whole, shares);
+    stream_k<Tile, true>(BoxedOperands<WHOLE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
 }
 
 // The same for rows of any length; a_wide, b_wide: elements of a copy.
@@ -279,11 +279,11 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
 }
 
 // Steps 11 and 14. partials: 2 BM BN elements for each CTA. flags: null in step 14, where matmul_add_partials adds them.
-template <class Tile>
+template <class Tile, bool WHOLE = true>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, float* partials,
     int m, int n, int k, int whole, int shares) {
-    stream_k<Tile, false>(BoxedOperands{a, b}, c, flags, partials, m, n, k, whole, shares);
+    stream_k<Tile, false>(BoxedOperands<WHOLE>{a, b}, c, flags, partials, m, n, k, whole, shares);
 }
 
 template <class Tile>

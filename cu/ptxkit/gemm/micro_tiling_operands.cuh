@@ -1,7 +1,7 @@
 // How producer threads fill a stage of the ring of micro_tiling.cuh with step `step` of k of a tile of a and of b: by TMA,
 // which needs rows of multiples of 16 bytes, or by cp.async, for rows of any length. The contents are the same: rows of a
 // swizzled, zeros beyond the matrices. A stage's mbarrier expects ARRIVALS arrivals. REGISTERS: of a producer thread, to
-// which setmaxnreg limits its warpgroup. whole_rows(): whether rows of c, of n elements, are stored as vectors of 16 bytes.
+// which setmaxnreg limits its warpgroup. WHOLE: rows of c are stored as vectors of 16 bytes.
 //
 // Producers permit the next grid to start (griddepcontrol.launch_dependents) after their last copies. CTAs that start earlier are
 // placed on idle SMs, several on one: small products take up to a fifth less time since they start later.
@@ -12,12 +12,14 @@
 
 namespace ptxkit::micro_tiling {
 
-// One thread issues two boxes.
+// One thread issues two boxes. WHOLE: rows of c are multiples of 16 bytes; as an argument of the kernel, it made step 9 1 to 2%
+// slower.
+template <bool WHOLE_ = true>
 struct BoxedOperands {
+    static constexpr bool WHOLE = WHOLE_;
     static constexpr int THREADS = 1, ARRIVALS = 1, REGISTERS = 24;
     const TensorMap &a, &b;
 
-    static __device__ __forceinline__ bool whole_rows(int n) { return n % 4 == 0; }
     template <class Tile>
     struct Of {
         const BoxedOperands& operands;
@@ -65,11 +67,11 @@ struct Elements {
 // 128 threads copy elements of rows of any length: a_wide and b_wide of them at a time, 1, 2 or 4, of which rows of a and of b
 // have a multiple.
 struct CopiedOperands {
+    static constexpr bool WHOLE = false;
     static constexpr int THREADS = 128, ARRIVALS = THREADS, REGISTERS = 40;
     const float *a, *b;
     int a_wide, b_wide;
 
-    static __device__ __forceinline__ bool whole_rows(int) { return false; }  // a choice at run time takes registers
 
     template <class Tile>
     struct Of {

@@ -28,8 +28,6 @@ def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
 
 
 SQUARE = _tile("64x128x16", "8x8x32x64", 3, 2)
-SQUARES = _tile("64x128x16", "8x8x32x64", 4, 3)
-TALL = _tile("128x64x16", "8x8x64x32", 4, 2)
 TALL_FULL = _tile("128x64x16", "4x8x32x32", 5, 2)
 SMALL = _tile("64x64x16", "4x8x32x32", 5, 3)
 WIDE = _tile("64x256x16", "8x16x64x64", 5, 2)
@@ -45,17 +43,16 @@ SMALL_DEEP = _tile("64x64x32", "4x4x16x32", 4, 2)
 LOW_FULL = _tile("32x128x16", "4x4x16x32", 5, 2)
 SMALLEST = _tile("32x64x32", "4x4x16x32", 4, 4)  # four warps of 4 x 4 sums a lane
 NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
-NARROW = _tile("256x32x16", "8x8x64x32", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 
-CHAIN = (SQUARE, WIDE, LARGE, DEEP)
-FULL = (SMALL_FULL, SMALL_DEEP, LOW_FULL, SMALLEST)
-CLUSTERS = (*(SQUARE, SQUARES, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST), *FULL)
-PARTIAL = (
-    *(SQUARE, SQUARES, TALL, SMALL, WIDE, LARGE),
-    *(LOW_WIDE, LOW, LOWEST_WIDE, LOWEST, NARROW, NARROW_SMALL, NARROWEST),
-    *FULL,
+CHAIN = (SQUARE, WIDE, DEEP)
+CLUSTERS = (
+    *(SQUARE, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST),
+    *(SMALL_FULL, LOW_FULL),
 )
+PARTIAL = (SQUARE, LARGE, LOWEST_WIDE, LOWEST, NARROW_SMALL, SMALL_FULL, SMALL_DEEP, SMALLEST)
+"""Each was the fastest at some of the sizes that were measured."""
+FULL = (SMALL_FULL, SMALL_DEEP, LOW_FULL, SMALLEST)
 ROWS = (
     *((1, 2, 1024), (1, 1, 1024), (1, 2, 512), (1, 2, 256), (2, 2, 1024), (2, 2, 512), (2, 2, 256)),
     *((4, 4, 512), (4, 2, 512), (4, 1, 512), (4, 4, 256), (4, 2, 256), (4, 1, 256), (8, 2, 512), (8, 2, 256)),
@@ -106,7 +103,7 @@ def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
 
 def _partial(w: F32Product) -> Iterator[dict[str, int]]:
     for t in PARTIAL:
-        if fits(w, t) and (t in (WIDE, LARGE) or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
+        if fits(w, t) and (t is LARGE or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
             for least in (2, 4, 8, 16):
                 yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": 1, "MIN_STEPS": least})
 
@@ -121,7 +118,8 @@ def _two_launches(w: F32Product) -> Iterator[dict[str, int]]:
 def _rows(w: F32Product) -> Iterator[dict[str, int]]:
     rows = next((rows for rows in few_rows.SPACE["ROWS"] if rows >= w.m), 16)
     for height, batch, threads in ROWS:
-        if height == rows:
+        # with sums of four rows to be shifted, a thread has no registers for more vectors of b
+        if height == rows and (w.n % 4 == 0 or rows != few_rows.MOST_SHIFTED or (batch, threads) == (1, 256)):
             for across in few_rows.SPACE["ACROSS"]:
                 if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * few_rows.strips(w, WIDER) >= w.device.sms):
                     continue  # loads of 64 contiguous bytes take longer
@@ -144,7 +142,6 @@ def _columns(w: F32Product) -> Iterator[dict[str, int]]:
 STEPS: Mapping[str, tuple[Callable[[Any], Iterator[dict[str, int]]], Callable[[Any, Tile], bool | str]]] = {
     "step9_stream_k": (_chain, stream_usable),
     "step10_cluster_k": (_clusters, micro_cluster_k.usable),
-    "step11_partial_sums": (_partial, partial_usable),
     "step12_few_rows": (_rows, few_rows.usable),
     "step13_few_columns": (_columns, few_columns.usable),
     "step14_two_launches": (_two_launches, partial_usable),

@@ -68,7 +68,7 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 def launches(w: F32Product, t: Tile) -> list[Launch]:
     """The launch of ``matmul_cluster_k``, and before it that of copies."""
-    suffix, of_operands = operands(w, t)
+    suffix, of_operands, of_template = operands(w, t)
     return [
         *copying(w, t),
         Launch(
@@ -78,7 +78,7 @@ def launches(w: F32Product, t: Tile) -> list[Launch]:
             (*of_operands, "c", w.m, w.n, w.k, apart(w, t)),
             shared=shared_bytes(w, t),
             cluster=t.PARTS if t.PARTS > 1 else None,
-            template=(micro_tile(t),),
+            template=(micro_tile(t), *of_template),
             options=OPTIONS,
         ),
     ]

@@ -278,18 +278,22 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
     return True
 
 
-def operands(w: F32Product, t: Tile) -> tuple[str, tuple[object, ...]]:
-    """The suffix of the kernels of steps 9 to 11, and their arguments for a and b: TMA copies rows that are aligned, or those
-    of copies with ``COPY``; otherwise threads copy as many elements at a time as rows have a multiple of."""
+def operands(w: F32Product, t: Tile) -> tuple[str, tuple[object, ...], tuple[object, ...]]:
+    """The suffix of the kernels of steps 9 to 11, their arguments for a and b, and their template arguments after the tile.
+
+    TMA copies rows that are aligned, or those of copies with ``COPY``. Otherwise threads copy as many elements at a time as
+    rows have a multiple of.
+    """
     if not (w.aligned or t.get("COPY", 0)):
-        return "_unaligned", ("a", "b", *(gcd(columns, 4) for columns in (w.k, w.n)))
+        return "_unaligned", ("a", "b", *(gcd(columns, 4) for columns in (w.k, w.n))), ()
     copies = aligned_copies(w)
-    return "", tuple(
+    maps = (
         replace(made, array=copy.to, shape=(copy.rows, copy.columns), strides=(16 * copy.vectors, 4))
         if (copy := copies.get(str(made.array))) is not None
         else made
         for made in ring_maps(t)
     )
+    return "", tuple(maps), () if w.n % 4 == 0 else (False,)
 
 
 def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:

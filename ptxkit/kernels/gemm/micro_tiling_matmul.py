@@ -50,7 +50,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
     operands come first where the tile has them.
     """
     work = shares(w, t)
-    suffix, of_operands = operands(w, t)
+    suffix, of_operands, of_template = operands(w, t)
     divided = work.left > 0
     of_shares = (w.m, w.n, w.k, work.whole, work.shares)
     multiply = Launch(
@@ -59,7 +59,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
         threads(t) + 128,
         (*of_operands, "c", NULL if second and divided else "flags", *(() if chain else ("partials",)), *of_shares),
         shared=ring_bytes(t),
-        template=(micro_tile(t),),
+        template=(micro_tile(t), *of_template),
         options=OPTIONS,
         cooperative=divided and not (chain or second),  # a CTA waits for CTAs before and after it
     )
