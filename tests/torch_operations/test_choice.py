@@ -50,7 +50,6 @@ PRODUCTS = {  # the operation and the description -> steps that some of these si
     ("linear_bias_residual", "matmul_fused"): {"stream_k", "cluster_k", "multicast", "fused"},
     ("matmul_f32", "micro_tiling_matmul"): {
         *("step9_stream_k", "step10_cluster_k", "step12_few_rows", "step13_few_columns", "step14_two_launches"),
-        *WAITING,
     },
 }
 ANY_LENGTH = ("matmul_wgmma", "micro_tiling_matmul")
