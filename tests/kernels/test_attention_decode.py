@@ -77,6 +77,35 @@ def test_parts_are_combined_in_the_same_order_in_every_launch(ctas):
     np.testing.assert_array_equal(*found)
 
 
+NARROW = {"CONSUMERS": 1, "BN": 64, "STAGES": 2, "PING_PONG": 0}
+REUSED = {  # variant, tile, queries and keys
+    "cp.async": ("step8_decode", {**SMALL, "ROW_WARPS": 2}, 9, 110),
+    "tma": ("step9_decode_tma", {**SMALL, "ROW_WARPS": 2, "CLUSTER": 1}, 9, 110),
+    "tma_of_one_warp": ("step9_decode_tma", {**SMALL, "CLUSTER": 2}, 3, 220),
+    "wgmma": ("step10_decode_wgmma", NARROW, 9, 200),
+    "wgmma_in_turn": ("step10_decode_wgmma", {**NARROW, "CONSUMERS": 2, "PING_PONG": 1}, 40, 200),
+}
+
+
+@pytest.mark.parametrize(("variant", "tile", "q", "k"), REUSED.values(), ids=REUSED)
+def test_stages_are_filled_again_when_all_lanes_have_read_them(few_ctas, variant, tile, q, k):
+    """Each of two CTAs, or the cluster, has one part of all keys, in more tiles than there are stages."""
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="lanes"))
+    result, _ = run(variant, tile, device, batch=2, heads=2, kv_heads=1, q=q, k=k, d=64, causal=True)
+    assert result.launches == 1
+
+
+def test_parts_are_added_in_several_rounds():
+    """A warp of attention_combine adds 8 of 70 parts at a time; the largest scores come last."""
+    workload = Attention(batch=1, heads=1, q=1, k=70 * 16, d=64)
+    inputs = workload.inputs(np.random.default_rng(1))
+    inputs["key"] = (inputs["key"] * np.linspace(0.2, 6, workload.k)[:, None, None]).astype(inputs["key"].dtype)
+    tile = {**SMALL, "KEY_WARPS": 1, "CTAS_PER_SM": 1}
+    assert decode.parts_of(workload, Tile(tile)).parts == 70
+    result = execute.run(execute.Case(workload, EmulatedDevice(), inputs=inputs), workload.variant("step8_decode"), None, tile)
+    assert result.verdict.verified, result.verdict.worst
+
+
 @pytest.mark.parametrize(("variant", "kernel"), [*((step, Attention) for step in STEPS[:2]), ("step6_decode", AttentionE4m3)])
 def test_keys_and_values_are_read_once_for_all_heads_that_share_them(few_ctas, variant, kernel):
     """Beside them, the queries, the partial results of 8 rows of a few parts, and what each thread reads of the sequence."""
