@@ -22,6 +22,7 @@ from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
 SOURCE = "attention_decode.cu"
+REGISTERS = 128  # that a thread of a step by mma.sync needs at least
 SHARED_REGISTERS = 232  # of a consumer thread, where two CTAs with one consumer warpgroup share the registers of an SM
 COMBINE_WARPS, AT_ONCE = 8, 8  # of a CTA of attention_combine, and parts that a warp requests at once
 MOST_ROWS = 128  # of a tile
@@ -141,8 +142,8 @@ def parts_of(w: AttentionSizes, t: Tile) -> Parts:
 def usable(w: AttentionSizes, t: Tile) -> bool | str:
     """The constraint of the steps by mma.sync."""
     tile = tile_of(w, t)
-    if tile.threads > 512:
-        return f"{tile.threads} threads have too few registers"
+    if (most := w.device.target.limits.registers_of(tile.threads)) < REGISTERS:
+        return f"{tile.threads} threads have {most} registers each, fewer than {REGISTERS}"
     if tile.BN * tile.D * tile.BYTES < 16 * 32 * tile.ROW_WARPS:
         return f"a tile of {tile.BN} keys has fewer vectors than a group has threads"
     return fits(w, tile.shared_bytes)

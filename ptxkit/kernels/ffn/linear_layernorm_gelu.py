@@ -179,7 +179,7 @@ class LinearLayernormGelu(Workload):
         slower=linear.slower_product(15),
     )
     def row_kernels_multicast(self, t: Tile) -> list[Launch]:
-        """For 32 to 300 rows: tiles with any multiple of 8 rows, and both operands loaded for a cluster."""
+        """Tiles with any multiple of 8 rows, and both operands loaded for a cluster."""
         return [*linear.multicast_launches(self, t, {"a": "x", "b": "w", "c": "biased"}), *self.layernorm]
 
     @variant(

@@ -21,7 +21,6 @@ from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.targets import WARP
 
 FILE = Path(__file__).with_name("fitted_f32.json")
-SCHEDULERS = 4  # of an SM
 ORDER_OF_WAITS = 4.0  # of the norm of the products of a scheduler and of those of its warps with their waits
 CLUSTER_ALL = 2  # CTAs of the largest cluster that leaves no SM idle
 
@@ -114,13 +113,13 @@ def _memory(w: F32Product, rates: MicroRates, nbytes: float) -> float:
     return nbytes / rates.memory_gbs / 1e3 * measured(w.device).sms / w.device.sms
 
 
-def _multiplying(rates: MicroRates, t: Tile, ctas: int) -> float:
+def _multiplying(w: F32Product, rates: MicroRates, t: Tile, ctas: int) -> float:
     """The time of ``ctas`` CTAs that share an SM, as a multiple of that of one which alone used all of it.
 
     A warp multiplies one instruction for each of a thread's sums, and then waits for operands; meanwhile the other warps of its
     scheduler multiply.
     """
-    sums, warps = t.TM * t.TN, threads(t) // WARP * ctas / SCHEDULERS
+    sums, warps = t.TM * t.TN, threads(t) // WARP * ctas / w.device.target.limits.subpartitions
     return ctas * _norm(ORDER_OF_WAITS, 1.0, (sums + rates.idle) / (sums * warps))
 
 
@@ -136,7 +135,7 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
         full = work.whole > 0 or work.shares == w.device.sms * t.CTAS
         resident = t.CTAS if full else cdiv(work.shares, w.device.sms)
         longest = work.whole * steps + cdiv(work.left * steps, work.shares)
-        busy, beside = longest * _multiplying(rates, t, resident), 0.0
+        busy, beside = longest * _multiplying(w, rates, t, resident), 0.0
         if work.left and step == "step9_stream_k":
             link = rates.link_us + rates.added_us * sums / 2**14
             beside = rates.chain_us + link * cdiv(work.shares, work.left)
@@ -163,10 +162,10 @@ def _clusters(w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: int)
     ctas, at_once = tiles * t.PARTS, sms * t.CTAS
     waves = cdiv(ctas, at_once)
     last = cdiv(ctas - (waves - 1) * at_once, sms)
-    of_last = _multiplying(rates, t, last)
+    of_last = _multiplying(w, rates, t, last)
     if waves == 1 and last < t.CTAS and ctas != sms:
-        of_last += rates.uneven * (_multiplying(rates, t, last + 1) - of_last)
-    of_waves = (waves - 1) * _multiplying(rates, t, t.CTAS) + of_last
+        of_last += rates.uneven * (_multiplying(w, rates, t, last + 1) - of_last)
+    of_waves = (waves - 1) * _multiplying(w, rates, t, t.CTAS) + of_last
     beside = (waves - 1) * rates.wave_us
     if t.PARTS > 1:
         resident = t.CTAS if waves > 1 else last
