@@ -30,7 +30,6 @@ ROW_BYTES = 128  # of a row of a tile in shared memory
 BOX_BYTES = 16 * ROW_BYTES  # the part of c that a consumer warp stores at a time
 STAGED_BYTES = 8 * 72 * 4  # of a consumer warp that stores row by row: cu/ptxkit/gemm/staged_rows.cuh
 FROM_REGISTERS, BY_TMA, STAGED, SHIFTED = 0, 1, 2, 3  # ``Store`` of cu/ptxkit/gemm/wgmma_sums.cuh
-SHIFTED_ROWS, SHIFT_BYTES = 16, 16  # of a consumer warp, and before a row: cu/ptxkit/gemm/shifted_rows.cuh
 REQUIRES = ("sm_90a",)
 PITCHED = 16  # a bit of ``Epilogue`` in cu/ptxkit/gemm/gemm.cuh
 MOST_PITCH = 2**31 - 1  # elements, which kernels count in 32 bits
@@ -124,7 +123,7 @@ STEP_7 = but(STEP_6, REGISTERS=240)
 
 def shared_bytes(t: Tile) -> int:
     """Dynamic shared memory of a CTA: ``WgmmaLayout`` of the kernel."""
-    shifted_bytes = SHIFTED_ROWS * (2 * t.BN // t.BOXES + SHIFT_BYTES)
+    shifted_bytes = unaligned.shifted_bytes(t.BN // t.BOXES) if t.STORE == SHIFTED else 0
     of_warp = {FROM_REGISTERS: 0, BY_TMA: t.BOXES * BOX_BYTES, STAGED: STAGED_BYTES, SHIFTED: shifted_bytes}[t.STORE]
     return int(t.STAGES * ((t.BM + t.BN) * ROW_BYTES + 16) + 4 * t.CONSUMERS * of_warp)
 

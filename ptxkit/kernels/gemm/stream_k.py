@@ -28,7 +28,7 @@ SHARE_THREADS = 128  # of a CTA of the second launch, for each of its adders
 MOST_ADDERS, ADDED = 4, 8  # adders; parts of a tile from which on there is one more: as many loads are in flight in a thread
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
-SHIFTED_ROWS, MOST_SHIFTED = 16, 64  # rows and most columns that a warp stores at a time
+MOST_SHIFTED = 64  # columns of rows that begin anywhere, which a warp stores at a time
 MOST_ROWS = 256  # of a box of a tensor map
 
 COLUMNS = (64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
@@ -95,7 +95,7 @@ def staged_bytes(w: Product, t: Mapping[str, int]) -> int:
     columns = t["COLUMNS"]
     widths = (columns // pieces for pieces in range(1, columns + 1) if columns % (8 * pieces) == 0)
     width = next(width for width in widths if width <= MOST_SHIFTED)
-    return threads(t) // WARP * SHIFTED_ROWS * (2 * width + 16)
+    return threads(t) // WARP * unaligned.shifted_bytes(width)
 
 
 @dataclass(frozen=True)

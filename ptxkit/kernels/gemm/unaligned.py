@@ -25,6 +25,7 @@ SIZE = 2  # bytes of an element
 ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
 LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
 MOST_SUMS = 128  # of a thread
+SHIFTED_ROWS = 16  # of c that a warp stores at a time
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
 COPY_THREADS, COPY_BATCH = 256, 4  # vectors of a thread
 
@@ -94,15 +95,20 @@ def stores_by_tma(w: Matmul) -> bool:
     return aligned(pitches(w)["c"]) and aligned(w.n)
 
 
+def shifted_bytes(width: int) -> int:
+    """Shared memory of a warp for rows of ``width`` columns of c that begin anywhere: ``shifted_bytes`` of shifted_rows.cuh."""
+    return SHIFTED_ROWS * (SIZE * width + ALIGNMENT)
+
+
 def pieces(w: Matmul, t: Mapping[str, int]) -> int:
     """The pieces of a row of c that a warp stores one after the other, the fewest that fit into shared memory; 0 without room.
 
-    ``SHIFTED`` of cu/ptxkit/gemm/shifted_rows.cuh: 16 rows with a vector in addition, of a multiple of 16 columns.
+    Each has a multiple of 16 columns, with which rows begin in different banks (cu/ptxkit/gemm/shifted_rows.cuh).
     """
     ring = t["STAGES"] * ((t["BM"] + t["BN"]) * BK * SIZE + 16)
     of_warp = (w.device.target.limits.shared_bytes_per_cta - ring) // (4 * t["CONSUMERS"])
     for count in range(1, t["BN"] // 16 + 1):
-        if t["BN"] % (16 * count) == 0 and 16 * (SIZE * t["BN"] // count + ALIGNMENT) <= of_warp:
+        if t["BN"] % (16 * count) == 0 and shifted_bytes(t["BN"] // count) <= of_warp:
             return count
     return 0
 
