@@ -113,6 +113,20 @@ def test_shares_of_k_with_epilogues_and_batches_without_races(few_ctas, sizes, t
     run(strict(), "stream_k", *sizes, {**SHARES, **tile}, **options)
 
 
+FEW_ROWS = {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 16, "A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1}
+
+
+@pytest.mark.parametrize(
+    ("variant", "tile"), [("stream_k", {**SHARES, "COLUMNS": 16}), ("multicast", FEW_ROWS)], ids=["pairs", "fours"]
+)
+@pytest.mark.parametrize(
+    ("n", "options"), [(13, {"batch": 2}), (15, {"ldc": 16, "dtype": "s8", "bias": True})], ids=["odd_pitch", "odd_rows"]
+)
+def test_vectors_are_stored_only_where_they_are_aligned_and_in_the_row(variant, tile, n, options):
+    """Matrices of 4 x 13 elements are aligned to four, but not their rows; after 15 elements there is one of another matrix."""
+    run(strict(), variant, 4, n, 64, tile, **options)
+
+
 @pytest.mark.parametrize(
     ("sizes", "options", "variant"),
     [
