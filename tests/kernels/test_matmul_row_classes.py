@@ -63,7 +63,7 @@ def test_every_shape_of_tile_without_races(mnk, tile):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("sizes", [(3, 37, 81), (37, 3, 81)], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 37, 149), (37, 3, 149)], ids=str)
 def test_epilogues(device, sizes, parts):
     options = {"alpha": -1.5, "beta": 0.25, "epilogue": "bias_gelu", "dtype": "f16"}
     check(device, MatmulWgmma(*sizes, ldc=50, **options), tile_of(PARTS=parts))
