@@ -87,6 +87,11 @@ def test_every_shape_of_tile_without_races(mnk, sms, tile, divided):
     run(strict(sms, racecheck="warps"), *mnk, tile)
 
 
+def test_lanes_have_stored_a_piece_of_a_tile_before_the_next_one_takes_its_place():
+    """Two pieces of 64 columns, of rows of c that begin anywhere."""
+    run(strict(3, racecheck="lanes"), 70, 131, 72, with_defaults({"COLUMNS": 128}))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 9000), st.integers(1, 200), st.data())
 def test_every_step_belongs_to_one_cluster(m, n, k, sms, data):
