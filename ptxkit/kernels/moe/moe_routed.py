@@ -478,7 +478,7 @@ class MoeRouted(Workload):
         tile=FITTED,
         constraint=usable_exchange,
         prefer=preferred_general,
-        slower=lambda w: "the exchange took longer than a second launch at all sizes that were measured (docs/moe.md)",
+        slower=lambda w: "with the same tile, the exchange took longer than a second launch (docs/moe.md)",
     )
     def step4_quantized(self, t: Tile) -> list[Launch]:
         """The first product quantizes its results: CTAs exchange the largest magnitudes of tokens through device memory."""
