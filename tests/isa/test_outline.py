@@ -111,6 +111,13 @@ def test_bundled_variants(name):
     workload, own = registry.get(kernel)(), registry.get(kernel).variants()[variant]
     if own.refusal(workload) is not None:
         workload = registry.get(kernel)(**workload.emulator_sizes)
+    while (
+        reason := own.refusal(workload)
+    ) is not None:  # a variant for long rows, or for options that are not the default
+        first, *_, last = workload.sizes
+        if workload.sizes[last] > 1 << 15 or first != "rows":
+            pytest.skip(reason)
+        workload = registry.get(kernel)(**{**workload.sizes, last: 2 * workload.sizes[last]})
     for image in build(workload, own).images:
         assert all(isinstance(f, OutlinedFunction) for f in same(image.ptx).entries.values())
 
