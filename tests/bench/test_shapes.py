@@ -153,7 +153,7 @@ def test_the_report_has_means_wins_and_the_regret_by_family(sampled):
     assert (cells[""], cells["cases"], cells["faster"], cells["same"], cells["slower"]) == ("rows", "2", "1", "0", "1")
     assert cells["geometric mean"] == "1.265x"  # sqrt(2 * 0.8)
     assert cells["regret"] == "26.5%"  # sqrt(1 * 1.6)
-    assert any("matmul_wgmma m=1 n=8 k=8: no peer computes it" in note for note in families.notes)
+    assert any("matmul_wgmma m=1 n=8 k=8: none of the peers of this run computes it" in note for note in families.notes)
 
 
 def test_peers_whose_kernels_failed_are_named(sampled):
@@ -222,4 +222,4 @@ def test_without_times_the_report_says_so(sampled):
 def test_without_peers_the_report_has_the_times_of_variants(sampled):
     alone, families = report.shapes_tables(replace(sampled, cases=sampled.cases[2:]))
     assert [row[:3] for row in alone.rows] == [["matmul_wgmma m=1 n=8 k=8", "vectorized", "20 us"]]
-    assert families.rows == [] and any("no peer computes it" in note for note in families.notes)
+    assert families.rows == [] and any("none of the peers of this run computes it" in note for note in families.notes)

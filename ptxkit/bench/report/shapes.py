@@ -250,7 +250,7 @@ def _why_not(case: CaseResult) -> str:
         )
     peers = [row for row in case.rows if row.kind == "peer"]
     reasons = (f"{row.name}: {row.error or row.skipped or row.worst or 'no time'}" for row in peers)
-    return "; ".join(reasons) or "no peer computes it"
+    return "; ".join(reasons) or "none of the peers of this run computes it"
 
 
 def shapes_csv(results: Results) -> str:

@@ -60,6 +60,7 @@ CASES = [
     ("sparse_compress", [7, 64], {}),
     ("sparse_compress", [7, 64], {"dtype": "f16"}),
     ("moe_int8", [20, 32, 48], {}),
+    ("moe_int8", [3, 32, 48], {}),
     ("moe_int8", [20, 32, 48], {"output": "given"}),
     ("moe_int8", [20, 32, 48], {"output": "bf16"}),
     ("swiglu_ffn", [7, 24, 40], {}),
