@@ -157,6 +157,40 @@ def test_sums_are_exact_and_ties_round_to_even(device, variant):
     np.testing.assert_array_equal(case.outputs()["out"], np.rint(exact / 2))
 
 
+@pytest.mark.parametrize("variant", [*FUSED, TWO, FITTED])
+def test_ties_round_to_even_with_a_scale_of_the_tokens_own(device, variant):
+    """The largest sum of each token is 254, so that its scale is 2, and every odd sum is a tie."""
+    a, b = (np.zeros(shape, np.int8) for shape in ((9, 32), (48, 32)))
+    a[:, :2] = 1
+    b[:, :2] = np.random.default_rng(3).integers(-63, 64, (48, 2))
+    b[5, :2] = 127
+    ones = {"a_scales": np.ones(9, np.float32), "b_scales": np.ones(48, np.float32)}
+    case = execute.Case(MoeInt8(m=9, n=48, k=32), device, inputs={"a": a, "b": b, **ones})
+    execute.prepare(case, case.workload.variant(variant)).launch()
+    exact = a.astype(np.int64) @ b.astype(np.int64).T
+    assert (exact % 2 == 1).any()  # there are ties
+    np.testing.assert_array_equal(case.outputs()["scales"], np.full(9, 2, np.float32))
+    np.testing.assert_array_equal(case.outputs()["out"], np.rint(exact / 2))
+
+
+@pytest.mark.parametrize("variant", [*FUSED, TWO, FITTED])
+def test_a_channel_that_is_not_a_number_leaves_the_others_as_they_are(device, variant):
+    """e4m3 weights may be NaN. The largest magnitude of a token ignores what is NaN."""
+    workload = MoeInt8(m=9, n=48, k=32, dtype="e4m3")
+    given = workload.inputs(np.random.default_rng(4))
+    found = []
+    for row in (0.0, np.nan):
+        given["b"][7] = np.float32(row)
+        case = execute.Case(workload, device, inputs=given)
+        execute.prepare(case, workload.variant(variant)).launch()
+        found.append(case.outputs())
+    whole, spoiled = found
+    np.testing.assert_array_equal(spoiled["scales"], whole["scales"])
+    others = np.arange(48) != 7
+    assert (spoiled["out"][:, others].view(np.uint8) == whole["out"][:, others].view(np.uint8)).all()
+    assert np.isnan(spoiled["out"][:, 7].astype(np.float32)).all()
+
+
 @pytest.mark.parametrize("variant", FUSED)
 def test_few_results_differ_by_one_and_only_at_ties(device, variant):
     case = execute.Case(MoeInt8(m=64, n=256, k=128), device, seed=5)
@@ -169,7 +203,7 @@ def test_few_results_differ_by_one_and_only_at_ties(device, variant):
     assert (np.abs(np.abs(steps - np.trunc(steps)) - 0.5)[wrong] < 1e-4).all()
 
 
-@pytest.mark.parametrize("variant", FUSED)
+@pytest.mark.parametrize("variant", [*FUSED, TWO, FITTED])
 def test_a_token_of_zeros_has_scale_zero(device, variant):
     data = MoeInt8(m=9, n=32, k=32).inputs(np.random.default_rng(2))
     data["a"][4] = 0

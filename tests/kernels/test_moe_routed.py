@@ -93,6 +93,20 @@ def test_lower_experts_come_first_where_logits_are_equal(device, variant):
     np.testing.assert_array_equal(case.outputs()["expert"], expected)
 
 
+@pytest.mark.parametrize("variant", ["unfused", "step3_fitted"])
+def test_minus_infinity_excludes_an_expert(device, variant):
+    """As masks do. A token whose logits are NaN has a result of NaN, and changes no other token."""
+    workload = made(tokens=5, hidden=16, ffn=16, experts=5, top_k=3)
+    logits = np.tile(np.arange(5, dtype=np.float32), (5, 1))
+    logits[0, [1, 3]] = -np.inf
+    logits[1, :3] = -np.inf  # fewer experts than top_k are left: those without a weight follow
+    logits[3] = np.nan
+    outputs = verify(device, workload, variant, with_logits(workload, logits)).outputs()
+    np.testing.assert_array_equal(outputs["expert"][:2], [[4, 2, 0], [4, 3, 0]])
+    assert outputs["weight"][1, 2] == 0
+    np.testing.assert_array_equal(np.isnan(outputs["y"].astype(np.float32)).all(axis=1), np.arange(5) == 3)
+
+
 def test_sorted_pairs_keep_their_order(device):
     workload = made(tokens=300, hidden=16, ffn=16, experts=40, top_k=3)
     case = execute.Case(workload, device, seed=1)

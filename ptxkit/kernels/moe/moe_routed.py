@@ -161,12 +161,12 @@ def wgmma_tolerance(w: MoeRouted) -> Mapping[str, Tolerance]:
 class MoeRouted(Workload):
     """y = sum over a token's experts of weight * down(silu(gate x) * up x): quantized tokens, weights and intermediate results.
 
-    ``x`` (tokens, hidden) with ``x_scales`` (tokens); ``logits`` (tokens, experts), f32 and finite; ``w1`` (experts * 2 * ffn,
-    hidden), in which 8 rows of gates and the 8 rows of factors that belong to them alternate, with ``w1_scales``; ``w2``
-    (experts * hidden, ffn) with ``w2_scales``. A token's experts are those with the largest logits, in descending order; of
-    equal logits, the lower expert comes first. Their weights are the softmax of the logits, over the token's experts with
-    ``renormalize``, else over all. The intermediate results are quantized with a scale per token and expert. ``y`` (tokens,
-    hidden) is bf16.
+    ``x`` (tokens, hidden) with ``x_scales`` (tokens); ``logits`` (tokens, experts), f32, finite or minus infinity; ``w1``
+    (experts * 2 * ffn, hidden), in which 8 rows of gates and the 8 rows of factors that belong to them alternate, with
+    ``w1_scales``; ``w2`` (experts * hidden, ffn) with ``w2_scales``. A token's experts are those with the largest logits, in
+    descending order; of equal logits, the lower expert comes first. Their weights are the softmax of the logits, over the
+    token's experts with ``renormalize``, else over all. The intermediate results are quantized with a scale per token and
+    expert. ``y`` (tokens, hidden) is bf16.
 
     The logits follow from the sizes and ``routing_seed``, not from the seed of the other inputs, so that the experts that
     are hit, and with them the work, are known.
