@@ -77,7 +77,57 @@ def test_parts_are_combined_in_the_same_order_in_every_launch(ctas):
     np.testing.assert_array_equal(*found)
 
 
+class Lengths(Attention):
+    """Sequences without queries, without keys, and without either, before, between and after others."""
+
+    name = "attention"
+
+    def starts(self):
+        counts = ([0, 2, 1, 0, 2, 1], [0, 0, 70, 5, 130, 0])
+        return tuple(np.concatenate([[0], np.cumsum(count)]).astype(np.int32) for count in counts)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("variant", "tile"),
+    [
+        ("step8_decode", {**SMALL, "CTAS_PER_SM": 4}),
+        ("step9_decode_tma", {**SMALL, "CLUSTER": 2}),
+        ("step10_decode_wgmma", {"CONSUMERS": 1, "BN": 64, "STAGES": 2, "PING_PONG": 0}),
+    ],
+)
+def test_sequences_without_queries_or_keys(variant, tile, causal):
+    """Their parts exist, and have results 0 and a logarithm of minus infinity."""
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", initcheck=True))
+    workload = Lengths(batch=6, heads=2, kv_heads=1, q=2, k=130, d=64, causal=causal)
+    case = execute.Case(workload, device, seed=3)
+    result = execute.run(case, workload.variant(variant), None, tile)
+    assert result.verdict.verified, result.verdict.worst
+    found = case.outputs()
+    without = [0, 1, 5]  # the queries of the second and of the last sequence
+    assert (found["o"][without].astype(np.float32) == 0).all()
+    assert np.isneginf(found["lse"][:, without]).all()
+
+
 NARROW = {"CONSUMERS": 1, "BN": 64, "STAGES": 2, "PING_PONG": 0}
+BITS = {  # variant, tile, queries: with several parts, and with a cluster
+    "cp.async": ("step8_decode", {**SMALL, "CTAS_PER_SM": 4}, 2),
+    "tma": ("step9_decode_tma", {**SMALL, "ROW_WARPS": 2, "CLUSTER": 1}, 9),
+    "cluster": ("step9_decode_tma", {**SMALL, "CLUSTER": 2}, 2),
+    "wgmma": ("step10_decode_wgmma", {**NARROW, "CONSUMERS": 2, "PING_PONG": 1}, 40),
+}
+
+
+@pytest.mark.parametrize(("variant", "tile", "q"), BITS.values(), ids=BITS)
+def test_results_have_the_same_bits_whenever_copies_and_products_complete(variant, tile, q):
+    found = set()
+    for settings in ({}, {"completion": "latest-legal"}, {"completion": "random", "completion_seed": 5}):
+        device = EmulatedDevice(settings=EmulatorSettings(**settings))
+        _, case = run(variant, tile, device, batch=2, heads=2, kv_heads=1, q=q, k=150, d=64, causal=True, lengths="random")
+        found.add(b"".join(array.tobytes() for array in case.outputs().values()))
+    assert len(found) == 1
+
+
 REUSED = {  # variant, tile, queries and keys
     "cp.async": ("step8_decode", {**SMALL, "ROW_WARPS": 2}, 9, 110),
     "tma": ("step9_decode_tma", {**SMALL, "ROW_WARPS": 2, "CLUSTER": 1}, 9, 110),
