@@ -216,7 +216,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
                                        int kv_heads, int tiles, int sequences, float scale, unsigned* next = nullptr,
                                        unsigned section = 1, unsigned alone = 0) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
-    constexpr int REGISTERS = Tile::REGISTERS, tile_bytes = Tile::tile_bytes;
+    constexpr int REGISTERS = Tile::REGISTERS;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned q_tile = cvta_to_shared(shared), k_tiles = q_tile + Tile::k, v_tiles = q_tile + Tile::v;
@@ -244,11 +244,11 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         if constexpr (DYNAMIC) return AttentionWork(index, tiles, heads, sequences, section, alone, CAUSAL);
         else return AttentionWork(index, tiles, heads, CAUSAL);
     };
-    Ring<STAGES> at;
     unsigned q_parity = 0;
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<CONSUMERS == 3 ? 32 : 24>();
         if (warp == 0 && elect_sync(all_lanes)) {
+            KeysAndValues<Tile> keys_and_values{k_tiles, v_tiles, k_full, k_empty, v_full, v_empty};
             unsigned following = 0;
             auto after = [&](unsigned index) { return DYNAMIC ? following : index + gridDim.x; };
             for (unsigned index = blockIdx.x; index < works; index = after(index)) {
@@ -264,17 +264,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
                 mbarrier_arrive_expect_tx(q_full, Tile::q_bytes);
                 load_rows_of_head<D, BM>(q_tile, q_map, work.head, sequence.q_first + query, q_full);
                 q_parity ^= 1;
-                for (int step = steps - 1; step >= 0; step--) {
-                    const int key = sequence.k_first + step * BN;
-                    const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
-                    mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                    load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
-                    mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                    load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
-                    at.advance();
-                }
+                keys_and_values.load(k_map, v_map, sequence, kv_head, steps);
             }
             if constexpr (DYNAMIC) {
                 mbarrier_wait(q_empty, q_parity ^ 1);

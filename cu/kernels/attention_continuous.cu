@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
     int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section, unsigned alone) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
-    constexpr int REGISTERS = Tile::REGISTERS, tile_bytes = Tile::tile_bytes, Q_STAGES = Tile::Q_STAGES;
+    constexpr int REGISTERS = Tile::REGISTERS, Q_STAGES = Tile::Q_STAGES;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ unsigned items[Q_STAGES];  // the work items of the queries
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<CONSUMERS == 3 ? 32 : 24>();
         if (warp == 0 && elect_sync(all_lanes)) {
-            Ring<STAGES> at;
+            KeysAndValues<Tile> keys_and_values{k_tiles, v_tiles, k_full, k_empty, v_full, v_empty};
             unsigned following = 0;
             for (unsigned index = blockIdx.x; index < works; index = following) {
                 following = gridDim.x + atomicInc(next, works - 1);
@@ -82,17 +82,8 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                 load_rows_of_head<D, BM>(q_tile, q_map, work.head, sequence.q_first + query, loaded);
                 q_at.advance();
                 const int kv_head = work.head / (heads / kv_heads);
-                for (int step = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN - 1; step >= 0; step--) {
-                    const int key = sequence.k_first + step * BN;
-                    const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
-                    mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                    load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
-                    mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                    load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
-                    at.advance();
-                }
+                const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+                keys_and_values.load(k_map, v_map, sequence, kv_head, steps);
             }
             mbarrier_wait(q_empty + 8 * q_at.stage, q_at.parity ^ 1);
             items[q_at.stage] = works;

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), DECODE_CTAS<Tile>
     int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys,
     int tile_queries, float scale) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
-    constexpr int REGISTERS = Tile::REGISTERS, tile_bytes = Tile::tile_bytes;
+    constexpr int REGISTERS = Tile::REGISTERS;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned q_tile = cvta_to_shared(shared), k_tiles = q_tile + Tile::k, v_tiles = q_tile + Tile::v;
@@ -61,20 +61,10 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), DECODE_CTAS<Tile>
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<CONSUMERS == 3 ? 32 : 24>();
         if (warp == 0 && elect_sync(all_lanes)) {
-            Ring<STAGES> at;
+            KeysAndValues<Tile> keys_and_values{k_tiles, v_tiles, k_full, k_empty, v_full, v_empty};
             mbarrier_arrive_expect_tx(q_full, used * D * 2);
             load_rows_of_head<D, BM>(q_tile, q_map, kv_head * group, sequence.q_first + query, q_full);
-            for (int step = steps - 1; step >= 0; step--) {
-                const int key = sequence.k_first + begin + step * BN;
-                const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
-                mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
-                mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
-                mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
-                mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
-                at.advance();
-            }
+            keys_and_values.load(k_map, v_map, sequence, kv_head, steps, begin);
         }
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();

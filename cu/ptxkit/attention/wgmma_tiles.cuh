@@ -1,8 +1,10 @@
 // Tiles of attention for wgmma: rows of D elements of 16 bits in shared memory, as D / 64 boxes of rows of 128 bytes with
 // the 128-byte swizzle, as a tensor map with that swizzle copies them. A warpgroup computes 64 rows.
 #pragma once
+#include "ptxkit/attention/sequence.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/half.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
 
 namespace ptxkit {
@@ -25,6 +27,30 @@ __device__ __forceinline__ void load_rows_of_head(unsigned tile, const TensorMap
         cp_async_bulk_tensor_3d_shared_global(tile + d / 64 * ROWS * 128, map, d, head, row, barrier);
     }
 }
+
+// The tiles of keys and values in shared memory and their mbarriers, as the producer warp sees them.
+template <class Tile>
+struct KeysAndValues {
+    unsigned k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;  // shared addresses
+    Ring<Tile::STAGES> at;
+
+    // Loads the tiles steps - 1 to 0 of a head of a sequence, counted from its key number `begin`. One thread calls it.
+    __device__ __forceinline__ void load(const TensorMap& k_map, const TensorMap& v_map, const Sequence& sequence, int kv_head,
+                                         int steps, int begin = 0) {
+        constexpr int D = Tile::D, BN = Tile::BN, tile_bytes = Tile::tile_bytes;
+        for (int step = steps - 1; step >= 0; step--) {
+            const int key = sequence.k_first + begin + step * BN;
+            const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
+            mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
+            mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
+            load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
+            mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
+            mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
+            load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
+            at.advance();
+        }
+    }
+};
 
 // Starts s = q k^T for 64 rows from the shared address q, in boxes of Q_ROWS rows, and the KEYS rows of a tile at k.
 template <int Q_ROWS, int KEYS, int D, class T>
