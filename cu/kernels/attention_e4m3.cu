@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
     bf16* o, float* lse, const int* q_starts, const int* k_starts, int tokens, int heads, int kv_heads, int tiles,
     int sequences, float scale) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
-    constexpr int span = Tile::k_span, tile_bytes = Tile::tile_bytes;
+    constexpr int span = Tile::k_span;
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned q_tile = cvta_to_shared(shared), k_tiles = q_tile + Tile::k, v_tiles = q_tile + Tile::v;
     const unsigned q_full = q_tile + Tile::barriers, q_empty = q_full + 8;
@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
     // All tiles of a head come before the next head, so that CTAs that run at the same time share keys and values in L2;
     // with a causal mask the last tiles, which take longest, first.
     auto query_of = [&](unsigned work) { return int(CAUSAL ? tiles - 1 - work % tiles : work % tiles) * BM; };
-    Ring<STAGES> at;
     unsigned q_parity = 0;
     if (warp < 4) {
         setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
+            E4m3KeysAndValues<Tile> keys_and_values{k_tiles, v_tiles, k_full, k_empty, v_full, v_empty};
             for (unsigned work = blockIdx.x; work < works; work += gridDim.x) {
                 const int query = query_of(work), head = work / tiles % heads, kv_head = head / (heads / kv_heads);
                 const int i = work / tiles / heads, column = first_column(k_starts, i);
@@ -138,20 +138,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
                                                           q_full);
                 }
                 q_parity ^= 1;
-                for (int step = steps - 1; step >= 0; step--) {
-                    const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
-                    mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                    for (int d = 0; d < D; d += span) {
-                        cp_async_bulk_tensor_3d_shared_global(k_tile + d * BN, k_map, d, kv_head,
-                                                              sequence.k_first + step * BN, k_full + 8 * at.stage);
-                    }
-                    mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                    cp_async_bulk_tensor_3d_shared_global(v_tile, v_map, column + step * BN, 0, kv_head,
-                                                          v_full + 8 * at.stage);
-                    at.advance();
-                }
+                keys_and_values.load(k_map, v_map, sequence, column, kv_head, steps);
             }
         }
     } else {

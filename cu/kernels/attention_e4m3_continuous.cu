@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
     bf16* o, float* lse, const int* q_starts, const int* k_starts, int tokens, int heads, int kv_heads, int tiles,
     int sequences, float scale, unsigned* next, unsigned section, unsigned alone) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
-    constexpr int span = Tile::k_span, tile_bytes = Tile::tile_bytes, Q_STAGES = Tile::Q_STAGES;
+    constexpr int span = Tile::k_span, Q_STAGES = Tile::Q_STAGES;
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ unsigned items[Q_STAGES];  // the work items of the queries
     const unsigned q_tiles = cvta_to_shared(shared), k_tiles = q_tiles + Tile::k, v_tiles = q_tiles + Tile::v;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
     if (warp < 4) {
         setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
-            Ring<STAGES> at;
+            E4m3KeysAndValues<Tile> keys_and_values{k_tiles, v_tiles, k_full, k_empty, v_full, v_empty};
             unsigned following = 0;
             for (unsigned index = blockIdx.x; index < works; index = following) {
                 following = gridDim.x + atomicInc(next, works - 1);
@@ -82,20 +82,8 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_e4m3
                 }
                 q_at.advance();
                 const int kv_head = work.head / (heads / kv_heads);
-                for (int step = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN - 1; step >= 0; step--) {
-                    const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
-                    mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
-                    for (int d = 0; d < D; d += span) {
-                        cp_async_bulk_tensor_3d_shared_global(k_tile + d * BN, k_map, d, kv_head,
-                                                              sequence.k_first + step * BN, k_full + 8 * at.stage);
-                    }
-                    mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
-                    mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-                    cp_async_bulk_tensor_3d_shared_global(v_tile, v_map, column + step * BN, 0, kv_head,
-                                                          v_full + 8 * at.stage);
-                    at.advance();
-                }
+                const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+                keys_and_values.load(k_map, v_map, sequence, column, kv_head, steps);
             }
             mbarrier_wait(q_empty + 8 * q_at.stage, q_at.parity ^ 1);
             items[q_at.stage] = works;

@@ -36,6 +36,32 @@ struct E4m3Tile {
     static constexpr int results = v + STAGES * tile_bytes, barriers = results + BM * D * 2;
 };
 
+// The tiles of keys and transposed values in shared memory and their mbarriers, as the producer warp sees them.
+template <class Tile>
+struct E4m3KeysAndValues {
+    unsigned k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;  // shared addresses
+    Ring<Tile::STAGES> at;
+
+    // Loads the tiles steps - 1 to 0 of a head of a sequence. column: of its first value. One thread calls it.
+    __device__ __forceinline__ void load(const TensorMap& k_map, const TensorMap& v_map, const Sequence& sequence, int column,
+                                         int kv_head, int steps) {
+        constexpr int BN = Tile::BN, tile_bytes = Tile::tile_bytes;
+        for (int step = steps - 1; step >= 0; step--) {
+            const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
+            mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
+            mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
+            for (int d = 0; d < Tile::D; d += Tile::k_span) {
+                cp_async_bulk_tensor_3d_shared_global(k_tile + d * BN, k_map, d, kv_head, sequence.k_first + step * BN,
+                                                      k_full + 8 * at.stage);
+            }
+            mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
+            mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
+            cp_async_bulk_tensor_3d_shared_global(v_tile, v_map, column + step * BN, 0, kv_head, v_full + 8 * at.stage);
+            at.advance();
+        }
+    }
+};
+
 // The descriptor of a K-major tile with rows of SPAN bytes and the swizzle of that span.
 template <int SPAN>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address) {
