@@ -93,6 +93,17 @@ def test_one_outlier_that_is_the_pivot(device, mean):
     assert execute.run(case, workload.variant("folded_one_launch")).verdict.verified
 
 
+@pytest.mark.parametrize(("kernel", "variant"), SUBLAYER + LINEAR)
+def test_a_row_that_is_not_a_number_leaves_the_others_as_they_are(device, kernel, variant):
+    """Clusters exchange statistics and sums of several rows, and products multiply them together."""
+    workload = registry.get(kernel).make([9, 72, 40])
+    given = workload.inputs(np.random.default_rng(6))
+    given["x"][5, 3] = np.float32(np.nan)
+    case = execute.Case(workload, device, inputs=given)
+    assert execute.run(case, workload.variant(variant), explicit=True).verdict.verified
+    assert np.isnan(case.outputs()["out"].astype(np.float32)).all(axis=1).tolist() == [row == 5 for row in range(9)]
+
+
 LATE = [step for step in SUBLAYER + LINEAR if step[1] not in ("unfused", "row_kernels", "folded")]
 
 
