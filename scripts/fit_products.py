@@ -5,7 +5,7 @@
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; step 14 and ``cluster_k``;
-step 15 and ``multicast``; step 16; step 17; step 18. The last five are chosen from the first fit with times of them on.
+step 15 and ``multicast``; step 16; step 17; step 18; step 19. The last six are chosen from the first fit with times of them on.
 
 The first line of a file has ``stores``: "vectors" since step 15 stores vectors of elements, "fours" since matmul_fused stores
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
@@ -42,6 +42,7 @@ from ptxkit.kernels.gemm import (
     multicast,
     row_classes,
     shifted,
+    short_k,
     stream_k,
     stream_model,
     swapped,
@@ -66,8 +67,11 @@ LIMITS = {
     "power": (0.0, 0.8),
     "again": (0.0, 1.0),
 }
-MODELS = ("products", "unaligned", "swapped", "stream_k", "cluster_k", "multicast", "direct", "shifted", "row_classes")
-"""The last five may have no times."""
+MODELS = (
+    *("products", "unaligned", "swapped", "stream_k", "cluster_k"),
+    *("multicast", "direct", "shifted", "row_classes", "short_k"),
+)
+"""The last six may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -140,6 +144,8 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
         return "shifted", shifted.stream_work(w, t)
     if variant == "step18_row_classes":
         return "row_classes", row_classes.stream_work(w, t)
+    if variant == "step19_short_k":
+        return "short_k", short_k.stream_work(w, t)
     return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
@@ -166,7 +172,7 @@ def as_stored(
 
 def copied_us(w: Any, variant: str) -> float:
     """The time of copies of operands before a variant."""
-    if w.name != "matmul_wgmma" or variant in ("step16_direct", "step17_shifted"):
+    if w.name != "matmul_wgmma" or variant in ("step16_direct", "step17_shifted", "step19_short_k"):
         return 0.0
     if variant == "step18_row_classes":
         return row_classes.copy_us(w)

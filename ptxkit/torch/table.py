@@ -334,6 +334,7 @@ TENSOR_CORES = (
     ("matmul_wgmma", "step15_multicast"),  # for up to some hundred rows of a
     ("matmul_wgmma", "step14_cluster_k"),  # for a small c
     ("matmul_wgmma", "step18_row_classes"),  # for few rows of a, and rows of b of any length
+    ("matmul_wgmma", "step19_short_k"),  # for small products with a short k
     ("matmul_wgmma", "step17_shifted"),  # for rows of any length, and a short k or few rows of a
     ("matmul_wgmma", "step16_direct"),  # for few rows of a, of any length
     ("matmul_wgmma", "step13_stream_k"),  # for few rows of a, and for tiles that would fill little of the last wave

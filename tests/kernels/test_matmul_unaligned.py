@@ -84,7 +84,7 @@ def test_which_step_is_chosen(sizes, step):
 @pytest.mark.parametrize("step", ["step1_tma", "step8_tma_store", "step9_swapped", "step10_split_k", "ptx"])
 def test_the_steps_that_use_tma_alone_name_the_rows_that_it_cannot_read(step):
     workload = MatmulWgmma(m=8, n=8, k=12)
-    with pytest.raises(UsageError, match="rows of a have 24 bytes in memory, no multiple of 16, .*: steps 11 to 18"):
+    with pytest.raises(UsageError, match="rows of a have 24 bytes in memory, no multiple of 16, .*: steps 11 to 19"):
         workload.variant(step).select_tile(workload, SM_90A)
 
 

@@ -45,6 +45,15 @@ __device__ __forceinline__ void cp_async_cg_shared_global_L2_128B(unsigned share
 #endif
 }
 
+__device__ __forceinline__ void cp_async_cg_shared_global_L2_128B(unsigned shared_address, const void* pointer) {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+                 :: "r"(shared_address), "l"(cvta_to_global(pointer)) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
+}
+
 // cp.async.ca: copies 4 or 8 bytes, caching them in L1 and L2.
 __device__ __forceinline__ void cp_async_ca_shared_global_4(unsigned shared_address, const void* pointer) {
 #if PTXKIT_SM >= 80

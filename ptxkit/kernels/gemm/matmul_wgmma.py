@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in eighteen steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in nineteen steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ptxkit.kernels.gemm import (
     multicast,
     row_classes,
     shifted,
+    short_k,
     steps,
     stream_k,
     swapped,
@@ -248,7 +249,7 @@ def copied_usable(w: MatmulWgmma, t: Tile) -> bool | str:
 def read_by_tma(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of the steps that read and write all matrices by TMA."""
     reason = unaligned.needed(w)
-    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 18 compute such products"
+    return True if reason is None else f"{reason}, as TMA requires: steps 11 to 19 compute such products"
 
 
 def by_tma(constraint: Callable[[Any, Tile], bool | str]) -> Callable[[Any, Tile], bool | str]:
@@ -434,7 +435,7 @@ def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in eighteen steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in nineteen steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"
@@ -683,6 +684,18 @@ class MatmulWgmma(Matmul):
     def step18_row_classes(self, t: Tile) -> list[Launch]:
         """For few rows of a or b: TMA reads rows of any length of the other one by eight tensor maps, without a copy."""
         return row_classes.launches(self, t)
+
+    @variant(
+        requires=REQUIRES,
+        source=short_k.SOURCE,
+        tile=short_k.SPACE,
+        constraint=short_k.usable,
+        prefer=steps.preferred(19),
+        slower=lambda w: steps.slower(w, 19),
+    )
+    def step19_short_k(self, t: Tile) -> list[Launch]:
+        """For small products with a short k: small CTAs that read rows of any length where copies put them, for mma.sync."""
+        return short_k.launches(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:

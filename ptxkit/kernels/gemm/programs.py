@@ -44,6 +44,7 @@ TEMPLATES = {
     "step16_direct": ("step16", ("TOKENS", "ROWS", "STAGES")),
     "step17_shifted": ("step17", ("CONSUMERS", "COLUMNS")),
     "step18_row_classes": ("step18", MULTICAST),
+    "step19_short_k": ("step19", ("DOWN", "ACROSS", "DEEP", "WM", "WN", "DEPTH")),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
 ALIKE = {"bf16": "f16", "f16": "bf16"}

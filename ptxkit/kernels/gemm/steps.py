@@ -2,7 +2,7 @@
 
 All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own. The step and the tile with
 the smallest predicted time are taken, or those of a shared program that are nearly as fast, or a measured exception
-(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 18 are left out until there are times of them.
+(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 19 are left out until there are times of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ptxkit.kernels.gemm import (
     programs,
     row_classes,
     shifted,
+    short_k,
     stream_k,
     swapped,
     unaligned,
@@ -53,6 +54,7 @@ NAMES = {
     16: "step16_direct",
     17: "step17_shifted",
     18: "step18_row_classes",
+    19: "step19_short_k",
 }
 
 
@@ -111,6 +113,11 @@ def _classes(w: Matmul) -> Tiles:
         yield from ((t, row_classes.predicted_us(w, t)) for t in row_classes.candidates(w))
 
 
+def _short(w: Matmul) -> Tiles:
+    if short_k.was_timed(w):
+        yield from ((t, short_k.predicted_us(w, t)) for t in short_k.candidates(w))
+
+
 TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
@@ -122,6 +129,7 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     16: _direct,
     17: _shifted,
     18: _classes,
+    19: _short,
 }
 COPYING = (12, 13, 14, 15)
 """The steps before which operands are copied that TMA cannot read."""
@@ -137,6 +145,7 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     16: direct.preferred,
     17: shifted.preferred,
     18: row_classes.preferred,
+    19: short_k.preferred,
 }
 """The tiles of a step for products for which it is not considered."""
 
@@ -205,6 +214,7 @@ def slower(w: Matmul, step: int) -> str | None:
         16: direct.considered(w) and entry.direct is None,
         17: shifted.considered(w) and entry.shifted is None,
         18: row_classes.considered(w) and entry.row_classes is None,
+        19: short_k.considered(w) and entry.short_k is None,
     }
     if unmeasured.get(step):
         return "no times of it were measured"
