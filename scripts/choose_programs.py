@@ -96,10 +96,11 @@ class Case:
 def tile_key(variant: str, tile: Mapping[str, Any]) -> Any:
     """What identifies a tile: without what follows from the other parameters, and may have other values in old files.
 
-    Those of step 15 had no PARTS and CTAS_PER_SM, and those of products in f32 no COPY.
+    Those of step 15 had no PARTS and CTAS_PER_SM, those of step 8 no PING_PONG, and those of products in f32 no COPY.
     """
     tile = multicast.ALONE | tile if variant in ("multicast", "step15_multicast") else tile
-    kept = ((k, v) for k, v in tile.items() if k not in ("GROUP", "REGISTERS", "BOXES") and (v or k != "COPY"))
+    given = ((k, v) for k, v in tile.items() if v or k not in ("COPY", "PING_PONG"))
+    kept = ((k, v) for k, v in given if k not in ("GROUP", "REGISTERS", "BOXES"))
     return variant, tuple(sorted(kept))
 
 

@@ -5,7 +5,8 @@
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; step 14 and ``cluster_k``;
-step 15 and ``multicast``; step 16; step 17; step 18; step 19. The last six are chosen from the first fit with times of them on.
+step 15 and ``multicast``; step 16; step 17; step 18; step 19; tiles of steps 8 and 12 and of ``fused`` that consumers compute
+in turn. The last seven are chosen from the first fit with times of them on.
 
 The first line of a file has ``stores``: "vectors" since step 15 stores vectors of elements, "fours" since matmul_fused stores
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
@@ -69,9 +70,9 @@ LIMITS = {
 }
 MODELS = (
     *("products", "unaligned", "swapped", "stream_k", "cluster_k"),
-    *("multicast", "direct", "shifted", "row_classes", "short_k"),
+    *("multicast", "direct", "shifted", "row_classes", "short_k", "ping_pong"),
 )
-"""The last six may have no times."""
+"""The last seven may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -120,6 +121,12 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
     Files from before step 15 had PARTS and CTAS_PER_SM have tiles without them.
     """
     t = multicast.ALONE | t if variant in ("multicast", "step15_multicast") else t
+    made = work_of_step(w, variant, t)
+    return ("ping_pong", made[1]) if made and t.get("PING_PONG") else made
+
+
+def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
+    """The same, of tiles that all consumers compute together."""
     if w.name == "matmul_fused":
         if variant == "cluster_k":
             return "cluster_k", cluster_k.stream_work(w, t, w.itemsize, w.batch)
@@ -179,19 +186,30 @@ def copied_us(w: Any, variant: str) -> float:
     return unaligned.copies_us(w)
 
 
+def sustained(rows: Sequence[Mapping[str, Any]]) -> float:
+    """How many times as long the fastest tiles of a case take in interleaved samples, with the clock of sustained load.
+
+    The order of these tiles is known better than that of single samples, during which the clock falls.
+    """
+    both = [row["leader_us"] / row["us"] for row in rows if "variant" in row and "us" in row and "leader_us" in row]
+    return float(np.median(both)) if both else 1.0
+
+
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """The first line of a file, and its rows."""
     head, values = choice_files.read(path)
     facts, found = facts_of(find_gpu(head["gpu"])), []
     for number, value in enumerate(values):
         w = registry.get(value["kernel"])(**value["sizes"], **value["options"]).on(facts)
+        level = sustained(value["rows"])
         for row in value["rows"]:
             made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
             made = made and as_stored(*made, w, row["tile"], head.get("stores"))
             beside = copied_us(w, row.get("variant", ""))
             if made and (head.get("shifted") or not stores_shifted(w, row["variant"])):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
-                found.append(Row(case, *made, row["us"], beside, row["variant"], row["tile"]))
+                us = row["leader_us"] / level if "leader_us" in row else row["us"]
+                found.append(Row(case, *made, us, beside, row["variant"], row["tile"]))
     return head, found
 
 

@@ -225,7 +225,7 @@ class Measured:
         cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
             direct: of those that read b without shared memory between warps; shifted: of those
             whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
-            short_k: of those with a short k by mma.sync;
+            short_k: of those with a short k by mma.sync; ping_pong: of those whose consumers compute tiles in turn;
             None before they were measured.
         sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
         products: of the others by wgmma. unaligned: of those whose operands are copied for TMA, or whose
@@ -263,6 +263,7 @@ class Measured:
     shifted: StreamRates | None = None
     row_classes: StreamRates | None = None
     short_k: StreamRates | None = None
+    ping_pong: StreamRates | None = None
     sparse: StreamRates | None = None
     sparse_tiles: StreamRates | None = None
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import UsageError
+from ptxkit.errors import DeadlockError, UsageError
 from ptxkit.kernels.gemm.matmul_mma import MatmulMma
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
-from ptxkit.workload.build import build
+from ptxkit.workload.build import build, compiled
 
 OTHERS = (  # which have tests of their own
     *("step10_split_k", "step11_unaligned", "step12_aligned_copy", "step14_cluster_k", "step15_multicast"),
@@ -101,6 +104,9 @@ TILES = [
     {"BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 2},
     {"BN": 64, "CLUSTER_M": 4},
     {"REGISTERS": 0},
+    {"BM": 128, "BN": 128, "STAGES": 3, "PING_PONG": 1},
+    {"BM": 64, "BN": 176, "STAGES": 3, "PING_PONG": 1, "CLUSTER_N": 2},  # boxes of 16 columns
+    {"BM": 128, "BN": 192, "STAGES": 3, "BOXES": 1, "PING_PONG": 1, "CLUSTER_M": 2},  # 192 sums per thread
 ]
 
 
@@ -132,6 +138,35 @@ PERSISTENT = [
     ("matmul_wgmma", "step8_tma_store"),
     ("matmul_mma", "step6_tma"),
 ]
+
+
+@pytest.mark.parametrize("k", [24, 264])  # fewer stages than the ring has, and more
+def test_consumers_that_alternate_take_many_tiles(few_ctas, k):
+    """The last tile of a CTA is that of either consumer."""
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps"))
+    tile = {"BM": 64, "BN": 64, "STAGES": 3, "BOXES": 1, "PING_PONG": 1}
+    check(device, "matmul_wgmma", "step8_tma_store", 264, 200, k, tile)
+
+
+def test_consumers_that_do_not_wait_for_each_other_mistake_a_stage(few_ctas, monkeypatch):
+    """The second one takes a stage of the other one's tile for its own, because a parity tells only two phases apart."""
+
+    def without_barriers(image):
+        ptx = re.sub(r"barrier\.(sync|arrive) %r\d+, %r\d+;", "", image.ptx)
+        assert ptx != image.ptx
+        return replace(image, ptx=ptx, key=f"{image.key} without barriers")
+
+    def mutilated(*arguments):
+        built = compiled(*arguments)
+        return replace(built, steps=tuple(replace(s, image=without_barriers(s.image)) for s in built.steps))
+
+    monkeypatch.setattr(execute, "compiled", mutilated)
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
+    case = execute.Case(MatmulWgmma(m=128, n=128, k=200), device, seed=1)
+    tile = {"BM": 64, "BN": 64, "STAGES": 3, "BOXES": 1, "PING_PONG": 1}
+    variant = case.workload.variant("step8_tma_store")
+    with pytest.raises(DeadlockError, match="every thread waits"):
+        execute.run(case, variant, None, tile, explicit=True)
 
 
 @pytest.mark.parametrize("k", [24, 104])  # in the shorter one the ring contains stages of several tiles
@@ -179,7 +214,12 @@ def test_wgmma_is_asynchronous_and_nothing_spills(step):
 
 @pytest.mark.parametrize(
     ("tile", "options"),
-    [({}, {"alpha": 2.0, "beta": 0.5, "epilogue": "bias_gelu"}), ({"BM": 256, "BN": 192}, {"alpha": 2.0})],
+    [
+        ({}, {"alpha": 2.0, "beta": 0.5, "epilogue": "bias_gelu"}),
+        ({"BM": 256, "BN": 192}, {"alpha": 2.0}),
+        ({"BM": 128, "BN": 128, "PING_PONG": 1}, {"alpha": 2.0, "epilogue": "bias_gelu"}),
+        ({"BM": 128, "BN": 192, "PING_PONG": 1}, {"alpha": 2.0}),
+    ],
 )
 def test_no_epilogue_spills(tile, options):
     workload = MatmulWgmma(**options)

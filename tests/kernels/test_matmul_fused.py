@@ -24,6 +24,7 @@ from ptxkit.workload.verify import compare_all
 SM_90A = Target.parse("sm_90a")
 WGMMA_E4M3 = accumulation("wgmma", "e4m3", 90)
 SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
+IN_TURN = {"CONSUMERS": 2, "REGISTERS": 240, "PING_PONG": 1}
 
 
 def strict():
@@ -86,6 +87,8 @@ def test_epilogues_of_batches_in_larger_matrices(device, variant, options):
         ((72, 136, 132), {}, {"dtype": "tf32", "activation": "silu_mul", "scale": "rows_columns"}),
         ((72, 272, 144), {"BN": 128}, {"dtype": "e4m3", "activation": "silu_mul", "bias": True}),
         ((200, 104, 136), {"BM": 192, "BN": 96, "CONSUMERS": 3, "REGISTERS": 160, "BOXES": 1}, {"activation": "gelu"}),
+        ((200, 72, 200), {**IN_TURN, "CLUSTER_M": 2}, {"batch": 2, "amax": True}),
+        ((200, 72, 144), {**IN_TURN, "BN": 96, "BOXES": 1}, {"dtype": "s8", "scale": "rows_columns", "bias": True}),
     ],
     ids=str,
 )

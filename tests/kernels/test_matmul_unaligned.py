@@ -42,6 +42,11 @@ def test_no_races_in_a_ring_that_is_used_again(few_ctas, step, layout):
     check(strict(racecheck="warps"), step, 65, 67, 259, SMALL, layout=layout)
 
 
+def test_consumers_that_alternate_store_rows_that_begin_anywhere(few_ctas):
+    tile = {"BM": 64, "BN": 64, "STAGES": 3, "PING_PONG": 1}
+    check(strict(racecheck="warps"), BY_COPIES, 200, 61, 75, tile)
+
+
 @pytest.mark.parametrize("sizes", [(65, 72, 77), (72, 65, 80)], ids=["a and b unaligned", "c unaligned"])
 def test_tma_reads_the_operands_that_it_can(sizes):
     """And a tile has two consumers with registers of the producer."""

@@ -1,8 +1,8 @@
 // Sums of wgmma stored by TMA: each warp puts 16 rows of its sums, as elements of c, into swizzled boxes in shared memory, and
 // one lane issues their stores. A warp uses only its own boxes, so that warps do not synchronize.
 //
-// The epilogue says by FormOf how pairs of sums become elements of a box. Boxes of 16 rows have 128 bytes in a row, or 64 where
-// the columns of a tile are no multiple of 128 bytes.
+// The epilogue says by FormOf how pairs of sums become elements of a box. Boxes of 16 rows have 128 bytes in a row, or 64 or 32
+// where the columns of a tile are no multiple of 128 or 64 bytes.
 #pragma once
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
@@ -12,7 +12,7 @@
 
 namespace ptxkit {
 
-constexpr int BOX_ROWS = 16, BOX_BYTES = BOX_ROWS * 128;  // of which a narrow box uses half
+constexpr int BOX_ROWS = 16, BOX_BYTES = BOX_ROWS * 128;  // of which a narrow box uses a part
 
 // Elements of 16 bits, one for each column of the sums. `fill` stores the first 16 ROW_BYTES / 32 columns of the rows r and
 // r + 8 of a thread, from column `col` on, where `upper` and `lower` are what output.of_row() has returned for the two rows.
@@ -47,8 +47,8 @@ template <class Out>
 struct FormOf<const Out> : FormOf<Out> {};
 
 // Bytes of a row of the boxes of a tile with COLS columns of sums.
-template <class Form, int COLS>
-constexpr int box_row_bytes = COLS / Form::COLUMNS * Form::ELEMENT % 128 == 0 ? 128 : 64;
+template <class Form, int COLS, int COLS_BYTES = COLS / Form::COLUMNS * Form::ELEMENT>
+constexpr int box_row_bytes = COLS_BYTES % 128 == 0 ? 128 : COLS_BYTES % 64 == 0 ? 64 : 32;
 
 // Stores the first COLS sums of each row through shared memory; up to BOXES stores of a warp are in flight. (row, col) is the
 // warpgroup's first sum. With BATCHED the tensor map has the product as its first dimension.

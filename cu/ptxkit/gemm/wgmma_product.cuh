@@ -128,7 +128,7 @@ struct WgmmaLayout {
 
 // Tile parameters. Descriptions give them by name (WgmmaTile in ptxkit/kernels/gemm/matmul_wgmma.py).
 template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int CLUSTER_M_, int CLUSTER_N_, int GROUP_, int REGISTERS_,
-          int STORE_, int BOXES_>
+          int STORE_, int BOXES_, int PING_PONG_ = 0>
 struct WgmmaTile {
     static constexpr int BM = BM_, BN = BN_;      // rows and columns of c in a tile
     static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply
@@ -139,6 +139,9 @@ struct WgmmaTile {
     static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
     static constexpr int STORE = STORE_;          // FROM_REGISTERS, BY_TMA, STAGED or SHIFTED
     static constexpr int BOXES = BOXES_;          // boxes of c that a warp may have in flight; pieces of a row with SHIFTED
+    static constexpr bool PING_PONG = PING_PONG_;  // each of two consumers computes tiles of its own
+    static constexpr int SHARING = PING_PONG ? 1 : CONSUMERS;  // consumers of a tile
+    static_assert(!PING_PONG || CONSUMERS == 2, "two consumers alternate");
 };
 
 // Signals every CTA that loads into this CTA's stage, at its mbarriers, that the warp has read the stage.
@@ -242,6 +245,10 @@ struct WgmmaWork {
 // With several `parts` of k, each part of a tile is computed on its own. The epilogue then gets row + part x padded_rows
 // as its row, where padded_rows are all rows of tiles; it cannot be stored by TMA. With Of::BATCHED, `parts` is the number of
 // products, and the member `product` of the epilogue that of the tile.
+//
+// With Tile::PING_PONG, the two consumers compute the tiles of the CTA in turn. The sums of one are stored while the other one
+// multiplies, and the tensor cores have work at all times. All tiles must have the same number of steps, so that `parts` is 1
+// without Of::BATCHED.
 template <class Tile, class T, bool GATED, class Of = Operands<>, class Out, class Hooks = NoHooks>
 __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& up_map,
                                                const TensorMap& c_map, Out& output, int m, int n, int k,
@@ -249,23 +256,25 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
     constexpr int STORE = Tile::STORE, BOXES = Tile::BOXES;
-    constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / CONSUMERS / 64;  // ROWS: wgmmas that a consumer stacks
+    constexpr bool PING_PONG = Tile::PING_PONG;
+    constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / Tile::SHARING / 64;  // ROWS: wgmmas that a consumer stacks
     constexpr int COLS = GATED ? BN / 2 : BN;                                   // of c in a tile
     constexpr int BK = wgmma_depth<T>;
     constexpr bool BATCHED = Of::BATCHED;
     using Sum = typename WgmmaOf<T>::Sum;
-    static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
+    static_assert(BM == 64 * ROWS * Tile::SHARING, "a consumer takes a multiple of 64 rows");
     static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : CONSUMERS > 2 ? 192 : 256),
                   "a thread holds at most 128 sums, 192 with 240 registers, 96 with three consumers");
     static_assert(BM % (8 * CLUSTER_N) == 0 && COLS % (8 * CLUSTER_M) == 0,
                   "parts that are multicast are whole swizzle patterns");
-    static_assert(COLS % 32 == 0 && BM / CLUSTER_N <= 256 && COLS / CLUSTER_M <= 256,
-                  "boxes of c are 32 or 64 wide, and those of a tensor map at most 256");
+    static_assert(COLS % 16 == 0 && BM / CLUSTER_N <= 256 && COLS / CLUSTER_M <= 256,
+                  "boxes of c are 16, 32 or 64 wide, and those of a tensor map at most 256");
     static_assert(CLUSTER <= 16, "no cluster has more CTAs");
     constexpr int PRODUCER_REGISTERS = Hooks::OBSERVERS ? 56 : 24;
     static_assert(128 * (PRODUCER_REGISTERS + CONSUMERS * REGISTERS) <= TargetLimits::REGISTERS_PER_SM,
                   "setmaxnreg would wait for registers that the SM does not have");
     static_assert(Of::A_MAJOR == K_MAJOR || Hooks::OBSERVERS == 0, "observers read rows of a K-major tile");
+    static_assert(!PING_PONG || Hooks::OBSERVERS == 0, "what observers find is for one tile at a time");
     constexpr int warp_bytes = STORE == BY_TMA    ? BOXES * BOX_BYTES
                                : STORE == STAGED  ? STAGED_BYTES
                                : STORE == SHIFTED ? shifted_bytes<COLS / BOXES>
@@ -286,7 +295,7 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
         if constexpr (GATED) prefetch_tensormap(up_map);
         if (STORE == BY_TMA) prefetch_tensormap(c_map);
         // one lane of each warp that reads what this CTA loads
-        const unsigned readers = (CLUSTER_M + CLUSTER_N - 1) * (CONSUMERS * 4 + Hooks::OBSERVERS);
+        const unsigned readers = (CLUSTER_M + CLUSTER_N - 1) * (Tile::SHARING * 4 + Hooks::OBSERVERS);
         init_ring<STAGES>(full(0), 1, empty(0), readers);
         hooks.init(shared + L::bytes);
     }
@@ -387,26 +396,37 @@ __device__ __forceinline__ void wgmma_products(const TensorMap& a_map, const Ten
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         if constexpr (Hooks::EARLY) follow_previous_grid_later();
-        const unsigned consumer = warp / 4 - 1, lane = laneid();
+        // own: number of the consumer among those of its tile
+        const unsigned consumer = warp / 4 - 1, own = PING_PONG ? 0 : consumer, lane = laneid();
         const unsigned boxes = base + L::c + (warp - 4) * warp_bytes;
         Sum sums[ROWS][BN / 2];
         auto release = [&](unsigned stage) { release_stage<CLUSTER_M, CLUSTER>(empty(stage), lane, rank_m, rank_n); };
-        for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+        const unsigned next = gridDim.x / CLUSTER;  // distance of the tiles of this CTA
+        const unsigned first = blockIdx.x / CLUSTER + (PING_PONG ? consumer * next : 0);
+        if (PING_PONG && consumer == 1) at.advance(steps);
+        for (unsigned tile = first; tile < tiles; tile += PING_PONG ? 2 * next : next) {
             const WgmmaWork t = work(tile);
             const unsigned row = (((BATCHED ? 0 : t.part * tile_rows) + t.row) * CLUSTER_M + rank_m) * BM +
-                                 consumer * 64 * ROWS,
+                                 own * 64 * ROWS,
                            col = (t.col * CLUSTER_N + rank_n) * COLS;
             if constexpr (BATCHED) output.product = t.part;
             if constexpr (Hooks::REQUESTS) hooks.template request<64 * ROWS, COLS>(row, col);
+            // A consumer that alternates waits until the other one has seen all of its stages full: a parity tells only two
+            // successive phases of an mbarrier apart.
+            if (PING_PONG && tile >= next) barrier_sync(1 + consumer, 256);
             unsigned previous = 0;
             for (unsigned step = t.begin; step < t.end; step++) {
                 const unsigned stage = base + at.stage * L::stage_bytes;
                 mbarrier_wait(full(at.stage), at.parity);
-                multiply_tile<T, Of>(sums, stage + consumer * ROWS * WGMMA_BLOCK_BYTES, stage + L::a_bytes, step > t.begin);
+                multiply_tile<T, Of>(sums, stage + own * ROWS * WGMMA_BLOCK_BYTES, stage + L::a_bytes, step > t.begin);
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > t.begin) release(previous);
                 previous = at.stage;
                 at.advance();
+            }
+            if constexpr (PING_PONG) {
+                if (tile + next < tiles) barrier_arrive(2 - consumer, 256);
+                at.advance(steps);  // those of the other consumer's next tile
             }
             wait_for_sums(sums);
             release(previous);

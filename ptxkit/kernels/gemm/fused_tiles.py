@@ -31,6 +31,8 @@ class Fused(wgmma_tiles.Product, Protocol):
     @property
     def layout(self) -> Layout: ...
     @property
+    def parts(self) -> tuple[str, ...]: ...
+    @property
     def activation(self) -> str: ...
     @property
     def output_kind(self) -> str: ...
@@ -43,20 +45,21 @@ class Fused(wgmma_tiles.Product, Protocol):
 
 def usable(w: Fused, t: Tile) -> bool | str:
     """The constraint of ``fused``."""
-    return storable(w, w.stored_tile(t, "c"), w.output_kind, w.activation == "silu_mul")
+    simple = not w.parts and w.activation == "none"
+    return storable(w, w.stored_tile(t, "c"), w.output_kind, pairs=w.activation == "silu_mul", simple=simple)
 
 
 def usable_unfused(w: Fused, t: Tile) -> bool | str:
     """The constraint of ``unfused``, whose product may have f32 or s32 sums as its result."""
     c, kind = w.unfused_result
-    return storable(w, w.stored_tile(t, c), kind, pairs=False)
+    return storable(w, w.stored_tile(t, c), kind, pairs=False, simple=True)
 
 
-def storable(w: Any, t: Tile, kind: str, pairs: bool) -> bool | str:
+def storable(w: Any, t: Tile, kind: str, *, pairs: bool, simple: bool) -> bool | str:
     """Whether the product can have this tile, with its store, if it stores elements of type ``kind``.
 
     Args:
-        pairs: two sums make one element.
+        pairs: two sums make one element. simple: the sums are stored unchanged, for which a thread needs few registers.
     """
     if (refused := columns_refused(w.kind, t.BN)) is not None:
         return f"BN={t.BN}: {refused}"
@@ -66,7 +69,7 @@ def storable(w: Any, t: Tile, kind: str, pairs: bool) -> bool | str:
     if t.BN % width:
         return f"a tile of BN={t.BN} columns has no whole boxes of {width}, which the epilogue stores"
     allowed = matmul_wgmma.whole_boxes(w, t)
-    return matmul_wgmma.can_run(w, t, simple=False, box_columns=width) if allowed is True else allowed
+    return matmul_wgmma.can_run(w, t, simple=simple, box_columns=width) if allowed is True else allowed
 
 
 def alike(w: Fused) -> MatmulWgmma:
@@ -91,7 +94,7 @@ def stream_work(w: Fused, t: Mapping[str, int]) -> StreamWork:
 def predicted_us(w: Fused, t: Mapping[str, int]) -> float:
     """The time of ``fused`` with a tile, by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.products, stream_work(w, t), w.device.sms / entry.sms)
+    return stream_model.predicted_us(wgmma_tiles.rates_of(entry, t), stream_work(w, t), w.device.sms / entry.sms)
 
 
 def preferred(w: Fused) -> Iterator[Mapping[str, Any]]:
@@ -116,7 +119,8 @@ def usable_multicast(w: Fused, t: Tile) -> bool | str:
 
 def options(w: Fused) -> Iterator[Option]:
     """The tiles of all variants that may be the fastest; those of ``cluster_k`` and ``multicast`` once there are times."""
-    for t in wgmma_tiles.candidates(alike(w)):
+    product = alike(w)
+    for t in (*wgmma_tiles.candidates(product), *wgmma_tiles.alternating_candidates(product, simple=True)):
         if usable(w, tile := Tile(t)) is True:
             staged = int(w.stored_tile(tile, "c").STORE == STAGED)
             yield Option("fused", t, predicted_us(w, t), (program("fused", t, STAGED=staged),))

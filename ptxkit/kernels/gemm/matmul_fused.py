@@ -487,7 +487,7 @@ class MatmulFused(HasLayout, Workload):
 
     @variant(
         requires=REQUIRES,
-        tile=TILE,
+        tile=matmul_wgmma.STEP_8_TILE,
         constraint=fused_tiles.usable,
         prefer=fused_tiles.tiles_of("fused"),
         slower=lambda w: fused_tiles.slower(w, "fused"),

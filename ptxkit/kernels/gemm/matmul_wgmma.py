@@ -37,7 +37,7 @@ MOST_PITCH = 2**31 - 1  # elements, which kernels count in 32 bits
 
 TILE = {
     "BM": [128, 64, 256, 192],  # rows and columns of c in a tile
-    "BN": [256, 128, 64, 192, 224, 160, 96],
+    "BN": [256, 128, 64, 192, 224, 160, 96, 176, 208, 144, 240, 112],
     "CONSUMERS": [2, 1, 3],  # warpgroups that multiply
     "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
     "CLUSTER_M": [1, 2, 4],  # CTAs that share a tile of b
@@ -45,6 +45,10 @@ TILE = {
     "GROUP": [16, 4, 8, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
     "REGISTERS": [240, 0, 160],  # registers of a consumer thread; 0: the same as of a producer thread
     "BOXES": [2, 4, 1],  # boxes of c that a warp may have in flight
+}
+STEP_8_TILE = {
+    **TILE,
+    "PING_PONG": [0, 1],  # 1: each of two consumers computes tiles of its own, and stores while the other one multiplies
 }
 STEP_3 = Tile(
     {
@@ -58,6 +62,7 @@ STEP_3 = Tile(
         "REGISTERS": 0,
         "STORE": 0,
         "BOXES": 1,
+        "PING_PONG": 0,
     }
 )
 
@@ -76,6 +81,7 @@ class WgmmaTile(TemplateStruct):
     REGISTERS: int
     STORE: int
     BOXES: int
+    PING_PONG: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,11 @@ STEP_6 = but(STEP_5, CLUSTER_M=2, GROUP=8)
 STEP_7 = but(STEP_6, REGISTERS=240)
 
 
+def consumers_of_a_tile(t: Mapping[str, int]) -> int:
+    """Warpgroups that multiply a tile together: ``SHARING`` of the kernel's ``WgmmaTile``."""
+    return 1 if t.get("PING_PONG") else t["CONSUMERS"]
+
+
 def shared_bytes(t: Tile) -> int:
     """Dynamic shared memory of a CTA: ``WgmmaLayout`` of the kernel."""
     shifted_bytes = unaligned.shifted_bytes(t.BN // t.BOXES) if t.STORE == SHIFTED else 0
@@ -135,7 +146,7 @@ def box_row_bytes(t: Mapping[str, int], element: int = 2, columns: int = 1) -> i
     Args:
         element: bytes of an element of c. columns: of the sums that make one element.
     """
-    return ROW_BYTES if t["BN"] // columns * element % ROW_BYTES == 0 else ROW_BYTES // 2
+    return next(size for size in (ROW_BYTES, ROW_BYTES // 2, ROW_BYTES // 4) if t["BN"] // columns * element % size == 0)
 
 
 def stored_box(t: Mapping[str, int]) -> dict[str, Any]:
@@ -279,7 +290,7 @@ def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     allowed = whole_boxes(w, t)
     if allowed is not True:
         return allowed
-    return can_run(w, t, simple=not w.beta and w.epilogue == "none")
+    return can_run(w, t, simple=unaligned.simple(w))
 
 
 def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns: int = 0) -> bool | str:
@@ -291,20 +302,23 @@ def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns:
         beside: bytes of shared memory beside those of the product.
         box_columns: columns of the tile that one box of the result takes; 0 for those of 16-bit elements.
     """
+    if t.get("PING_PONG") and t.CONSUMERS != 2:
+        return "two consumers alternate with PING_PONG=1"
+    sharing = consumers_of_a_tile(t)
     most = 96 if t.CONSUMERS == 3 else 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
     box_columns = box_columns or box_row_bytes(t) // 2
-    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
-        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
-    if t.BM % (64 * t.CONSUMERS):
-        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
+    if (sums := t.BM * t.BN // (128 * sharing)) > most:
+        return f"a thread of {sharing} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
+    if t.BM % (64 * sharing):
+        return f"BM={t.BM} is not a multiple of 64 rows for each of {sharing} consumers"
     if t.REGISTERS and t.CONSUMERS == 1:
         return "one consumer has enough registers without setmaxnreg"
     if t.REGISTERS and (t.REGISTERS == 160) != (t.CONSUMERS == 3):
         return f"{t.CONSUMERS} consumers have REGISTERS={160 if t.CONSUMERS == 3 else 240}, or 0"
-    for rows, sharing, name in ((t.BM, full(t).CLUSTER_N, "a"), (t.BN, full(t).CLUSTER_M, "b")):
-        if rows % (8 * sharing):
-            return f"{rows} rows of {name} are no multiples of the 8 rows of a swizzle pattern for each of {sharing} CTAs"
-    boxes = t.BM // t.CONSUMERS // 64 * (t.BN // box_columns)
+    for rows, ctas, name in ((t.BM, full(t).CLUSTER_N, "a"), (t.BN, full(t).CLUSTER_M, "b")):
+        if rows % (8 * ctas):
+            return f"{rows} rows of {name} are no multiples of the 8 rows of a swizzle pattern for each of {ctas} CTAs"
+    boxes = t.BM // sharing // 64 * (t.BN // box_columns)
     if boxes % min(t.BOXES, boxes):
         return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
     limit = w.device.target.limits.shared_bytes_per_cta
@@ -558,7 +572,7 @@ class MatmulWgmma(Matmul):
 
     @variant(
         requires=REQUIRES,
-        tile=TILE,
+        tile=STEP_8_TILE,
         constraint=by_tma(usable),
         prefer=steps.preferred(8),
     )
@@ -604,7 +618,7 @@ class MatmulWgmma(Matmul):
 
     @variant(
         requires=REQUIRES,
-        tile=TILE,
+        tile=STEP_8_TILE,
         constraint=copied_usable,
         prefer=steps.preferred(12),
         slower=lambda w: steps.slower(w, 12),

@@ -47,6 +47,8 @@ TEMPLATES = {
     "step19_short_k": ("step19", ("DOWN", "ACROSS", "DEEP", "WM", "WN", "DEPTH")),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""
+ALTERNATING = ("PING_PONG",)
+"""Template arguments that are 0 in most tiles, which do not name them."""
 ALIKE = {"bf16": "f16", "f16": "bf16"}
 """Types whose products take as long: the same tile in both, of 66 that were measured, differs by 1.2% in the median."""
 COPIES = "align_rows"
@@ -61,7 +63,7 @@ def program(variant: str, tile: Mapping[str, int], **flags: object) -> str:
         flags: other template arguments that depend on the sizes.
     """
     kernel, names = TEMPLATES[variant]
-    values = {**{name: tile[name] for name in names}, **flags}
+    values = {**{name: tile[name] for name in names}, **{name: 1 for name in ALTERNATING if tile.get(name)}, **flags}
     return " ".join([kernel, *(f"{name}={value}" for name, value in values.items())])
 
 

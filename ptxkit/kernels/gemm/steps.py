@@ -60,7 +60,8 @@ NAMES = {
 
 def _whole(w: Matmul) -> Tiles:
     if unaligned.needed(w) is None:
-        yield from ((t, wgmma_tiles.predicted_us(w, t)) for t in wgmma_tiles.candidates(w))
+        alternating = wgmma_tiles.alternating_candidates(w, simple=unaligned.simple(w))
+        yield from ((t, wgmma_tiles.predicted_us(w, t)) for t in (*wgmma_tiles.candidates(w), *alternating))
 
 
 def _swapped(w: Matmul) -> Tiles:

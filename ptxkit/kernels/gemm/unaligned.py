@@ -24,6 +24,7 @@ BK = 64  # elements of k in a tile
 SIZE = 2  # bytes of an element
 ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
 LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
+MOST_SHIFTED_SUMS = 160  # of a thread of consumers that alternate, which stores shifted rows without spills
 MOST_SUMS = 128  # of a thread
 SHIFTED_ROWS = 16  # of c that a warp stores at a time
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
@@ -90,6 +91,11 @@ def needed(w: Matmul) -> str | None:
     return None if aligned(w.n) else f"rows of c have {w.n * SIZE} bytes, no multiple of {ALIGNMENT}"
 
 
+def simple(w: Matmul) -> bool:
+    """Whether the epilogue reads no arrays, so that it needs few registers."""
+    return not w.beta and w.epilogue == "none"
+
+
 def stores_by_tma(w: Matmul) -> bool:
     """Whether TMA can store c: it writes all of the last 16 bytes of a row."""
     return aligned(pitches(w)["c"]) and aligned(w.n)
@@ -148,8 +154,9 @@ def shared_bytes(t: Tile) -> int:
 
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:
     """The tiles of step 12: those of step 8 with memory for rows of c that TMA cannot store."""
-    by_tma = stores_by_tma(w)
+    by_tma, alternating = stores_by_tma(w), wgmma_tiles.alternating_candidates(w, simple=simple(w))
     yield from (t for t in wgmma_tiles.candidates(w) if by_tma or pieces(w, t))
+    yield from (t for t in alternating if by_tma or (t["BM"] * t["BN"] <= 128 * MOST_SHIFTED_SUMS and pieces(w, t)))
 
 
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
@@ -164,7 +171,8 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
 def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
     """The time of step 12 by the model, without that of the copies."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.unaligned, stream_work(w, t), w.device.sms / entry.sms)
+    rates = wgmma_tiles.rates_of(entry, t, others=entry.unaligned)
+    return stream_model.predicted_us(rates, stream_work(w, t), w.device.sms / entry.sms)
 
 
 def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:

@@ -7,13 +7,13 @@ delivers more, and clusters that share such an operand are faster (:mod:`ptxkit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 from ptxkit import Work, cdiv
 from ptxkit.kernels.gemm import stream_model
 from ptxkit.kernels.gemm.stream_model import StreamWork
-from ptxkit.kernels.measured import measured
+from ptxkit.kernels.measured import Measured, StreamRates, measured
 from ptxkit.targets.gpus import DeviceFacts
 
 
@@ -72,11 +72,42 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MOST_WAVES = 2  # of CTAs with a part of k
 
 
+def alternating(rows: int, cols: int, stages: int, boxes: int) -> dict[str, int]:
+    """A tile that each of two consumers computes alone."""
+    return {**shape(rows, cols, 2, stages, boxes), "PING_PONG": 1}
+
+
+ALTERNATING = (
+    alternating(128, 128, 6, 2),
+    alternating(128, 160, 5, 2),
+    alternating(128, 176, 5, 2),
+    alternating(128, 192, 5, 1),
+)
+"""Tiles of consumers that compute them in turn."""
+MOST_SUMS = 128  # of a thread, with an epilogue that needs registers
+
+
 def candidates(w: Product) -> Iterator[dict[str, int]]:
     """The tiles to consider: of column-major operands those of whole boxes for each CTA."""
+    yield from _in_clusters(w, SHAPES)
+
+
+def alternating_candidates(w: Product, *, simple: bool) -> Iterator[dict[str, int]]:
+    """Those of consumers that compute tiles in turn, where a CTA has several, once there are times of them.
+
+    Args:
+        simple: the epilogue reads no arrays, and a thread has registers for more sums.
+    """
+    if measured(w.device).ping_pong is not None:
+        for tile in _in_clusters(w, (t for t in ALTERNATING if simple or t["BM"] * t["BN"] <= 128 * MOST_SUMS)):
+            if tiles(w, tile) > w.device.sms:
+                yield {**tile, "GROUP": 8}
+
+
+def _in_clusters(w: Product, shapes: Iterable[Mapping[str, int]]) -> Iterator[dict[str, int]]:
     whole_a = 64 if w.a_layout == "column" else 8
     whole_b = 64 if w.b_layout == "row" else 8
-    for tile in SHAPES:
+    for tile in shapes:
         for down, across in CLUSTERS if tile["CONSUMERS"] > 1 else CLUSTERS[:1]:
             if tile["BM"] % (whole_a * across) == 0 and tile["BN"] % (whole_b * down) == 0:
                 clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
@@ -118,7 +149,8 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
         stages=t["STAGES"],
         units=rows / 64,
         wgmma_columns=cols,
-        ends=rows * cols * waves,
+        # the sums of the other tiles are stored while the other consumer multiplies
+        ends=rows * cols * (1 if t.get("PING_PONG") else waves),
         waves=waves - 1,
         clustered=cluster > 1,
         again_bytes=stream_model.again_bytes(
@@ -131,7 +163,13 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
 def predicted_us(w: Product, t: Mapping[str, int], parts: int = 1) -> float:
     """The time by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.products, stream_work(w, t, parts), w.device.sms / entry.sms)
+    return stream_model.predicted_us(rates_of(entry, t), stream_work(w, t, parts), w.device.sms / entry.sms)
+
+
+def rates_of(entry: Measured, t: Mapping[str, int], others: StreamRates | None = None) -> StreamRates:
+    """The coefficients for a tile; ``others``: of tiles that all consumers compute together, instead of those of step 8."""
+    alone = entry.ping_pong if t.get("PING_PONG") else None
+    return alone or others or entry.products
 
 
 def preferred(w: Product) -> Iterator[Mapping[str, Any]]:
