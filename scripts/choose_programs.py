@@ -41,7 +41,7 @@ from tabulate import tabulate
 from ptxkit.bench.shapes.grid import SIDES, TOKENS, VECTOR, grid, layers
 from ptxkit.bench.shapes.models import DIMENSIONS
 from ptxkit.errors import PtxkitError, UsageError
-from ptxkit.kernels.gemm import fused_tiles, micro_choice, multicast, steps
+from ptxkit.kernels.gemm import fused_tiles, micro_choice, multicast, steps, stream_k
 from ptxkit.kernels.gemm.programs import COPIES, FILE, Option, SharedPrograms, dtype_of, keys_of_exceptions
 from ptxkit.targets.gpus import DeviceFacts, facts_of, find_gpu
 from ptxkit.workload import registry
@@ -96,8 +96,10 @@ class Case:
 def tile_key(variant: str, tile: Mapping[str, Any]) -> Any:
     """What identifies a tile: without what follows from the other parameters, and may have other values in old files.
 
-    Those of step 15 had no PARTS and CTAS_PER_SM, those of step 8 no PING_PONG, and those of products in f32 no COPY.
+    Those of step 15 had no PARTS and CTAS_PER_SM, those of step 13 no B_SHARING, those of step 8 no PING_PONG, and those of
+    products in f32 no COPY.
     """
+    tile = stream_k.ALONE | tile if variant in ("stream_k", "step13_stream_k") else tile
     tile = multicast.ALONE | tile if variant in ("multicast", "step15_multicast") else tile
     given = ((k, v) for k, v in tile.items() if v or k not in ("COPY", "PING_PONG"))
     kept = ((k, v) for k, v in given if k not in ("GROUP", "REGISTERS", "BOXES"))

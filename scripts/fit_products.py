@@ -4,9 +4,10 @@
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
-and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; step 14 and ``cluster_k``;
-step 15 and ``multicast``; step 16; step 17; step 18; step 19; tiles of steps 8 and 12 and of ``fused`` that consumers compute
-in turn. The last seven are chosen from the first fit with times of them on.
+and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; their tiles with
+equal parts of k (``parts``); step 14 and ``cluster_k``; step 15 and ``multicast``; step 16; step 17; step 18; step 19; tiles of
+steps 8 and 12 and of ``fused`` that consumers compute in turn. All but the first four are chosen from the first fit with times
+of them on.
 
 The first line of a file has ``stores``: "vectors" since step 15 stores vectors of elements, "fours" since matmul_fused stores
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
@@ -69,10 +70,9 @@ LIMITS = {
     "again": (0.0, 1.0),
 }
 MODELS = (
-    *("products", "unaligned", "swapped", "stream_k", "cluster_k"),
-    *("multicast", "direct", "shifted", "row_classes", "short_k", "ping_pong"),
+    *("products", "unaligned", "swapped", "stream_k"),
+    *("parts", "cluster_k", "multicast", "direct", "shifted", "row_classes", "short_k", "ping_pong"),  # which may have no times
 )
-"""The last seven may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -95,6 +95,7 @@ START = StreamRates(
     release_us=0.1,
     power=0.2,
     again=0.3,
+    step_us=0.05,
 )
 """Where searches begin: about the peak rates and latencies of an H200."""
 REGRET_WEIGHT = 1.0
@@ -118,7 +119,7 @@ class Row:
 def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
     """The model of a variant and what a launch with this tile does; None for other variants.
 
-    Files from before step 15 had PARTS and CTAS_PER_SM have tiles without them.
+    Files from before step 15 had PARTS and CTAS_PER_SM, and step 13 B_SHARING, have tiles without them.
     """
     t = multicast.ALONE | t if variant in ("multicast", "step15_multicast") else t
     made = work_of_step(w, variant, t)
@@ -127,13 +128,15 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
 
 def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
     """The same, of tiles that all consumers compute together."""
+    t = stream_k.ALONE | t if variant in ("stream_k", "step13_stream_k") else t
+    shares = "parts" if t.get("DIVIDED") == 2 else "stream_k"
     if w.name == "matmul_fused":
         if variant == "cluster_k":
             return "cluster_k", cluster_k.stream_work(w, t, w.itemsize, w.batch)
         if variant == "multicast":
             return "multicast", multicast.stream_work(w, t, w.itemsize, w.batch)
         if variant == "stream_k":
-            return "stream_k", stream_k.stream_work(w, t, w.itemsize, w.batch)
+            return shares, stream_k.stream_work(w, t, w.itemsize, w.batch)
         return ("products", fused_tiles.stream_work(w, t)) if variant == "fused" else None
     if variant in ("step8_tma_store", "step10_split_k"):
         return "products", wgmma_tiles.stream_work(w, t, t.get("PARTS", 1))
@@ -153,7 +156,7 @@ def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, Strea
         return "row_classes", row_classes.stream_work(w, t)
     if variant == "step19_short_k":
         return "short_k", short_k.stream_work(w, t)
-    return ("stream_k", stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
+    return (shares, stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
 def stores_shifted(w: Any, variant: str) -> bool:
@@ -170,6 +173,7 @@ def as_stored(
         return model, work
     fused = w.name == "matmul_fused"
     if model == "stream_k" and work.partial_bytes:
+        t = stream_k.ALONE | t
         shares = stream_k.Shares.of(w, t, w.itemsize, w.batch) if fused else stream_k.Shares.of(w, t)
         if shares.shares > FEW_PARTS * shares.divided:
             return None

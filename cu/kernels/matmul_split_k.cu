@@ -2,8 +2,9 @@
 //
 // 1. `matmul_parts`: the product of step 8, in which a CTA computes a tile of c for a part of k. The sums are stored as
 //     f32, one array for each part.
-// 2. `matmul_sum_parts` adds the arrays in their order, so that every launch gives the same bits, and applies the
-//     epilogue.
+// 2. `matmul_sum_parts` adds the arrays in an order that depends on their number alone, so that every launch gives the same bits,
+//     and applies the epilogue.
+#include "ptxkit/gemm/stream_k.cuh"
 #include "ptxkit/gemm/wgmma_product.cuh"
 
 using namespace ptxkit;
@@ -33,22 +34,21 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_parts(
     wgmma_product<Tile, T, Of>(a_map, b_map, c_map, output, m, n, k, NoHooks(), parts);
 }
 
-// A thread adds four neighbouring columns of all parts. n is a multiple of 8.
+constexpr int SUM_THREADS = 128;
+
+// Adds four neighbouring columns of all parts, for which `adders` lanes of a warp have consecutive parts. n is a multiple of 8.
 template <class T, int EPILOGUE>
-__global__ void __launch_bounds__(128) matmul_sum_parts(const float* partials, T* c, const T* bias, int m, int n,
-                                                        float alpha, float beta, unsigned pitch,
-                                                        unsigned parts) {
-    const unsigned vectors = n / 4;
-    const size_t i = static_cast<size_t>(blockIdx.x) * 128 + threadIdx.x, all = static_cast<size_t>(m) * vectors;
+__global__ void __launch_bounds__(SUM_THREADS) matmul_sum_parts(const float* partials, T* c, const T* bias, int m, int n,
+                                                                float alpha, float beta, unsigned pitch, unsigned parts,
+                                                                unsigned adders) {
+    const unsigned vectors = n / 4, of_warp = 32 / adders, lane = laneid(), adder = lane / of_warp;
+    const size_t warp = static_cast<size_t>(blockIdx.x) * (SUM_THREADS / 32) + threadIdx.x / 32;
+    const size_t i = warp * of_warp + lane % of_warp, all = static_cast<size_t>(m) * vectors;
     follow_previous_grid();
-    if (i >= all) return;
     const float4* from = reinterpret_cast<const float4*>(partials) + i;
-    float4 sum = *from;
-#pragma unroll 8
-    for (unsigned part = 1; part < parts; part++) {
-        const float4 more = from[part * all];
-        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-    }
+    const unsigned end = i < all ? parts * (adder + 1) / adders : 0;
+    const float4 sum = sum_of_parts<float4>([&](unsigned part) { return from[part * all]; }, parts * adder / adders, end, adders);
+    if (i >= all || adder > 0) return;
     const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta, pitch};
     const unsigned row = i / vectors, col = i % vectors * 4;
     output.store(sum.x, sum.y, row, col);

@@ -12,19 +12,19 @@ using namespace ptxkit;
 template <class Tile, class T, class Of, int EPILOGUE, int PAIRS>
 __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_stream_k(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, unsigned m,
-    unsigned n, float alpha, float beta, unsigned pitch, float* partials, unsigned down, unsigned groups, unsigned steps, unsigned whole,
-    unsigned shares, unsigned sharing, unsigned rows, unsigned stages) {
+    unsigned n, float alpha, float beta, unsigned pitch, float* partials, unsigned down, unsigned groups, unsigned steps,
+    unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts, unsigned stages) {
     auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
-    stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, Shares{down, groups, steps, whole, shares, sharing, rows},
-                                  stages);
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts};
+    stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, of, stages);
 }
 
 template <class Tile, class T, int EPILOGUE, int PAIRS>
-__global__ void __launch_bounds__(SHARE_THREADS* MOST_ADDERS) matmul_sum_shares(const float* partials, T* c, const T* bias, unsigned m,
-                                                                   unsigned n, float alpha, float beta, unsigned pitch,
-                                                                   unsigned down,
-                                                                   unsigned groups, unsigned steps, unsigned whole,
-                                                                   unsigned shares, unsigned sharing, unsigned rows) {
+__global__ void __launch_bounds__(SHARE_THREADS) matmul_sum_shares(
+    const float* partials, T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta, unsigned pitch, unsigned down,
+    unsigned groups, unsigned steps, unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows,
+    unsigned parts, unsigned adders) {
     auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
-    sum_of_shares<Tile>(partials, output, Shares{down, groups, steps, whole, shares, sharing, rows});
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts};
+    sum_of_shares<Tile>(partials, output, of, adders);
 }

@@ -172,6 +172,7 @@ class StreamRates:
         shifted_us: more for each sum of a row of c that is stored by shifted vectors, or row by row.
         power: by how much less time a wgmma takes the more SMs are idle, because the clock falls with the power.
         again: time of a byte that several CTAs read soon after each other, for each but the first, in those of device memory.
+        step_us: of a step along k in which a CTA has few sums: waiting for a stage, issuing its products, and releasing it.
     """
 
     memory_gbs: float
@@ -195,6 +196,7 @@ class StreamRates:
     power: float = 0.0
     shifted_us: float = 0.0
     again: float = 0.0
+    step_us: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"
@@ -222,6 +224,7 @@ class Measured:
         elementwise, rows: see there.
         gradients: the first suitable entry counts.
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
+        parts: of those in which each of few tiles has as many shares of k;
         cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
             direct: of those that read b without shared memory between warps; shifted: of those
             whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
@@ -257,6 +260,7 @@ class Measured:
     few_rows_gbs: float
     copy_gbs: float
     magnitudes_us: Mapping[str, tuple[float, float]]
+    parts: StreamRates | None = None
     cluster_k: StreamRates | None = None
     multicast: StreamRates | None = None
     direct: StreamRates | None = None

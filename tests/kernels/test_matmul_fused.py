@@ -99,7 +99,7 @@ def test_tma_stores_each_kind_of_element_without_races(few_ctas, sizes, tile, op
     run(strict(), "fused", *sizes, {**SMALL, **tile}, **options)
 
 
-SHARES = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 32, "SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 0}
+SHARES = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 32, "SHARING": 1, "B_SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 0}
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ def test_the_sums_of_parts_take_little_memory(m, n, k):
 
 
 @pytest.mark.parametrize("sizes", [(256, 512, 32768), (512, 512, 16384)])
-def test_it_is_chosen_for_a_long_k_with_a_small_c(sizes):
-    assert choose(MatmulWgmma(*sizes), target=SM_90A).variant == STEP
+def test_parts_are_chosen_for_a_long_k_with_a_small_c(sizes):
+    chosen = choose(MatmulWgmma(*sizes), target=SM_90A)
+    assert chosen.variant == STEP or (chosen.variant == "step13_stream_k" and chosen.tile["DIVIDED"] == 2)
 
 
 @pytest.mark.parametrize("sizes", [(4096, 4096, 4096), (1024, 1024, 1024), (8192, 3072, 768)])

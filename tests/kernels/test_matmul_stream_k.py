@@ -69,12 +69,17 @@ TILES = [  # sizes, SMs, tile, (whole groups of tiles of a cluster, clusters wit
     ((200, 72, 712), 9, {"CONSUMERS": 2, "COLUMNS": 8, "SHARING": 4}, (3, 0)),
     ((200, 104, 456), 14, {"COLUMNS": 8, "SHARING": 4, "DIVIDED": 1}, (4, 3)),
     ((64, 8, 3000), 132, {"COLUMNS": 8, "DIVIDED": 1}, (0, 47)),  # a step for each CTA
+    ((70, 72, 1032), 13, {"COLUMNS": 24, "DIVIDED": 2}, (0, 12)),  # two parts of each tile
+    ((20, 30, 5200), 23, {"COLUMNS": 40, "DIVIDED": 2}, (0, 23)),  # one tile
+    ((200, 72, 712), 9, {"COLUMNS": 32, "B_SHARING": 2}, (2, 0)),
+    ((300, 90, 1032), 20, {"COLUMNS": 32, "SHARING": 2, "B_SHARING": 2, "DIVIDED": 1}, (0, 4)),
+    ((140, 90, 1032), 40, {"COLUMNS": 32, "SHARING": 2, "B_SHARING": 2, "DIVIDED": 2}, (0, 8)),
 ]
 
 
 def with_defaults(tile):
     """A tile with all parameters."""
-    return {"CONSUMERS": 1, "ROWS": 1, "SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 0, **tile}
+    return {"CONSUMERS": 1, "ROWS": 1, "SHARING": 1, "B_SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 0, **tile}
 
 
 @pytest.mark.parametrize(("mnk", "sms", "tile", "divided"), TILES, ids=str)

@@ -3,13 +3,14 @@
 // idle. Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU",
 // PPoPP 2023.
 //
-// 1. `stream_k_product`: persistent clusters of `sharing` CTAs, which compute tiles beside each other at a time and load a part
-//     of the rows of a for each other (multicast). A cluster computes whole groups of tiles, as many clusters apart as there
-//     are, and then a share of the steps of the remaining groups. A share may begin and end within a tile; what it has of such
+// 1. `stream_k_product`: persistent clusters of `b_sharing` x `sharing` CTAs, which compute as many tiles below and beside each other at a
+//     time. Those with the same rows of a, and those with the same rows of b, load a part of them for each other (multicast). A cluster computes whole groups of tiles, as many clusters apart as there
+//     are, and then a share of the steps of the remaining groups. A share may begin and end within a tile, unless
+//     each of few groups has as many `parts`; then CTAs of different groups read the same rows at the same time. What a share has of such
 //     a tile is stored as partial sums. A producer warp fills a ring of as many stages as shared memory holds. Of a tile with
 //     more rows than a, only those of a are loaded: the sums of the others are undefined, and not stored.
-// 2. `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in the order of k, so that
-//     every launch gives the same bits, and applies the epilogue.
+// 2. `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in an order that depends on the sizes
+//     alone, so that every launch gives the same bits, and applies the epilogue.
 //
 // An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
 // batches also the member `product`.
@@ -36,21 +37,27 @@ struct StreamKTile {
 struct Shares {
     unsigned down, groups, steps;  // groups down the rows of a; all groups; steps of k of a tile
     unsigned whole, shares;        // whole groups of a cluster; clusters with a share of the others, all of them or 0
-    unsigned sharing;              // CTAs of a cluster
+    unsigned sharing, b_sharing;   // CTAs of a cluster with the same rows of a, and with the same rows of b
     unsigned rows;                 // of a that each CTA loads for its cluster: fewer than those of a tile where a has fewer
+    unsigned parts;                // shares of each group, if no share has steps of two groups, else 0
     unsigned of_product;           // groups of a product of a batch
+
+    // Steps that are divided among how many shares: of one group, or of all shared groups.
+    __device__ __forceinline__ unsigned divided() const { return parts ? steps : (groups - whole * shares) * steps; }
+    __device__ __forceinline__ unsigned dividing() const { return parts ? parts : shares; }
 
     // First step of a share, counted from the first of the shared groups; that of share number `shares` is the end.
     __device__ __forceinline__ unsigned begin(unsigned share) const {
-        const unsigned all = (groups - whole * shares) * steps;
-        return all / shares * share + min(share, all % shares);
+        const unsigned all = divided(), n = dividing(), before = share / n, i = share - before * n;
+        return before * all + all / n * i + min(i, all % n);
     }
 
     // The share that has a step, counted as those of begin().
     __device__ __forceinline__ unsigned share_of(unsigned step) const {
-        const unsigned all = (groups - whole * shares) * steps, each = all / shares, longer = all % shares;
+        const unsigned all = divided(), n = dividing(), before = step / all, i = step - before * all;
+        const unsigned each = all / n, longer = all % n;
         const unsigned of_longer = longer * (each + 1);  // steps of the first shares, which have one more
-        return step < of_longer ? step / (each + 1) : longer + (step - of_longer) / each;
+        return before * n + (i < of_longer ? i / (each + 1) : longer + (i - of_longer) / each);
     }
 
     // The first row and column of a tile, and the product of a batch.
@@ -62,7 +69,8 @@ struct Shares {
     __device__ __forceinline__ Place place(unsigned group, unsigned rank) const {
         const unsigned product = BATCHED ? group / of_product : 0;
         if constexpr (BATCHED) group -= product * of_product;
-        return {group % down * Tile::HEIGHT, (group / down * sharing + rank) * Tile::COLUMNS, product};
+        return {(group % down * b_sharing + rank / sharing) * Tile::HEIGHT,
+                (group / down * sharing + rank % sharing) * Tile::COLUMNS, product};
     }
 };
 
@@ -109,19 +117,21 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     __shared__ alignas(8) unsigned long long barriers[2 * STREAM_K_MAX_STAGES];
     const unsigned base = cvta_to_shared(shared), full = cvta_to_shared(barriers), empty = full + 8 * STREAM_K_MAX_STAGES;
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0), lane = laneid();
-    const unsigned sharing = shares.sharing, rank = sharing > 1 ? cluster_ctarank() : 0;
-    const unsigned cluster = blockIdx.x / sharing, clusters = gridDim.x / sharing;
+    const unsigned sharing = shares.sharing, b_sharing = shares.b_sharing, ctas = sharing * b_sharing;
+    const unsigned readers = sharing + b_sharing - 1;  // CTAs that read what this one loads
+    const unsigned rank = ctas > 1 ? cluster_ctarank() : 0, rank_a = rank % sharing, rank_b = rank / sharing;
+    const unsigned cluster = blockIdx.x / ctas, clusters = gridDim.x / ctas;
     if (threadIdx.x == 0) {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         for (unsigned s = 0; s < stages; s++) {
             mbarrier_init(full + 8 * s, 1);
-            mbarrier_init(empty + 8 * s, 4 * CONSUMERS * sharing);
+            mbarrier_init(empty + 8 * s, 4 * CONSUMERS * readers);
         }
         fence_mbarrier_init_release_cluster();
     }
     __syncwarp();
-    if (sharing > 1) {
+    if (ctas > 1) {
         barrier_cluster_arrive_relaxed();
         barrier_cluster_wait_acquire();
     } else {
@@ -150,18 +160,22 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     Part part;
     if (warp == 4 * CONSUMERS) {
         if (elect_sync(all_lanes)) {
-            const unsigned short all = (1 << sharing) - 1;
-            const unsigned own_rows = shares.rows, bytes = (own_rows * sharing + COLUMNS) * WGMMA_ROW_BYTES;
+            const unsigned short same_a = ((1 << sharing) - 1) << rank_b * sharing;
+            unsigned same_b = 0;
+            for (unsigned i = 0; i < b_sharing; i++) same_b |= 1 << (i * sharing + rank_a);
+            const unsigned own_columns = COLUMNS / b_sharing, own_rows = shares.rows;
+            const unsigned bytes = (own_rows * sharing + COLUMNS) * WGMMA_ROW_BYTES;
             for (unsigned i = 0; part_at(i, part); i++) {
                 const auto at = shares.place<Tile, BATCHED>(part.group, rank);
-                const int row = at.row + rank * own_rows, col = at.col;
+                const int row = at.row + rank_a * own_rows, col = at.col + rank_b * own_columns;
                 for (unsigned step = part.begin; step < part.end; step++) {
                     const unsigned a = base + ring.stage * stage_bytes, barrier = full + 8 * ring.stage;
                     mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
                     mbarrier_arrive_expect_tx(barrier, bytes);
-                    load_rows<Of::B_MAJOR, COLUMNS, 1, BATCHED>(a + a_bytes, b_map, step * BK, col, barrier, 0, at.product);
-                    load_shared_rows<Of::A_MAJOR, BATCHED>(a + rank * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK,
-                                                           row, barrier, all, sharing > 1, at.product);
+                    load_shared_rows<Of::B_MAJOR, BATCHED>(a + a_bytes + rank_b * own_columns * WGMMA_ROW_BYTES, b_map, own_columns,
+                                                           step * BK, col, barrier, same_b, b_sharing > 1, at.product);
+                    load_shared_rows<Of::A_MAJOR, BATCHED>(a + rank_a * own_rows * WGMMA_ROW_BYTES, a_map, own_rows, step * BK,
+                                                           row, barrier, same_a, sharing > 1, at.product);
                     ring.advance();
                 }
             }
@@ -171,12 +185,15 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
         // Only a stage that is filled again is released, so that no arrival is on its way to a CTA that may exit.
         const unsigned groups = shares.shares ? shares.whole : (shares.groups - 1 - cluster) / clusters + 1;
         unsigned left = groups * steps + end - begin;
+        // This lane releases stages to one of the CTAs that load for this one: those with its rows of a, then the others.
+        const unsigned other = lane - sharing;
+        const unsigned target = lane < sharing ? rank_b * sharing + lane : (other + (other >= rank_b)) * sharing + rank_a;
         auto release = [&](unsigned released) {
             if (left-- <= stages) return;
-            if (sharing == 1) {
+            if (ctas == 1) {
                 if (lane == 0) mbarrier_arrive(empty + 8 * released);
-            } else if (lane < sharing) {
-                mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty + 8 * released, lane));
+            } else if (lane < readers) {
+                mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty + 8 * released, target));
             }
         };
         Sum sums[ROWS][COLUMNS / 2];
@@ -216,40 +233,65 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     }
 }
 
-constexpr int SHARE_THREADS = 128;  // of a CTA of sum_of_shares with the same parts
-constexpr int MOST_ADDERS = 4;
+constexpr int SHARE_THREADS = 128;  // of a CTA of sum_of_shares
 
-// Adds the partial sums of the tiles that several shares have, as the body of a kernel with SHARE_THREADS x `adders` threads and
-// a grid of (VECTORS x THREADS / SHARE_THREADS, groups of tiles that are shared x sharing). Each of the adders, at most
-// MOST_ADDERS, adds consecutive parts of a tile; the first one adds their sums. The order depends on the sizes alone.
+// A sum of the lane whose number differs in the bits of `mask`.
+__device__ __forceinline__ float sum_of_lane(float sum, unsigned mask) { return shfl_sync_bfly(all_lanes, sum, mask); }
+__device__ __forceinline__ int sum_of_lane(int sum, unsigned mask) {
+    return static_cast<int>(shfl_sync_bfly(all_lanes, static_cast<unsigned>(sum), mask));
+}
+
+// Adds the vectors from(begin), ..., from(end - 1), for which `adders` lanes of a warp, a power of two, have consecutive ranges, and then
+// their sums. AT_ONCE loads of a lane are in flight. All these lanes return the sum, and its order depends on the ranges alone. There is
+// no shared memory, so that CTAs find room beside those of the previous grid, and wait there for its end.
+template <class Vector, class From>
+__device__ __forceinline__ Vector sum_of_parts(const From& from, unsigned begin, unsigned end, unsigned adders) {
+    constexpr unsigned AT_ONCE = 4;
+    Vector sum = {};
+    auto add = [&](const Vector& more) { sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w}; };
+    unsigned part = begin;
+    for (; part + AT_ONCE <= end + 1; part += AT_ONCE) {
+        Vector more[AT_ONCE];  // of three parts the last one twice: loads without a condition are issued together
+#pragma unroll
+        for (unsigned i = 0; i < AT_ONCE; i++) more[i] = from(min(part + i, end - 1));
+#pragma unroll
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            if (part + i < end) add(more[i]);
+        }
+    }
+    if (part + 1 < end) {
+        const Vector more[2] = {from(part), from(part + 1)};
+        add(more[0]);
+        add(more[1]);
+    } else if (part < end) {
+        add(from(part));
+    }
+    for (unsigned mask = 32 / adders; mask < 32; mask *= 2) {
+        sum = {sum.x + sum_of_lane(sum.x, mask), sum.y + sum_of_lane(sum.y, mask), sum.z + sum_of_lane(sum.z, mask),
+               sum.w + sum_of_lane(sum.w, mask)};
+    }
+    return sum;
+}
+
+// Adds the partial sums of the tiles that several shares have, as the body of a kernel with SHARE_THREADS threads and a grid of
+// (VECTORS x THREADS x adders / SHARE_THREADS, groups of tiles that are shared x CTAs of a cluster). `adders` lanes of a warp, at most
+// 16, add consecutive parts of a vector: lanes beside each other have vectors beside each other.
 template <class Tile, bool BATCHED = false, class Out, class Sum>
-__device__ __forceinline__ void sum_of_shares(const Sum* partials, Out& output, const Shares& shares) {
+__device__ __forceinline__ void sum_of_shares(const Sum* partials, Out& output, const Shares& shares, unsigned adders) {
     using Vector = typename VectorOf<Sum>::type;
-    __shared__ Vector others[MOST_ADDERS - 1][SHARE_THREADS];
-    const unsigned sharing = shares.sharing, group = blockIdx.y / sharing, rank = blockIdx.y % sharing;
-    const unsigned tile_begin = group * shares.steps, adder = threadIdx.y, adders = blockDim.y;
+    const unsigned ctas = shares.sharing * shares.b_sharing, group = blockIdx.y / ctas, rank = blockIdx.y % ctas;
+    const unsigned tile_begin = group * shares.steps;
     const unsigned first = shares.share_of(tile_begin), parts = shares.share_of(tile_begin + shares.steps - 1) + 1 - first;
     follow_previous_grid();
     if (parts == 1) return;  // the share has the whole tile, and has stored it
-    const unsigned index = blockIdx.x * SHARE_THREADS + threadIdx.x, vector = index / Tile::THREADS,
-                   thread = index % Tile::THREADS;
-    const Vector* from = reinterpret_cast<const Vector*>(partials);
-    const unsigned begin = parts * adder / adders, end = parts * (adder + 1) / adders;
-    Vector sum = {};
-#pragma unroll 8
-    for (unsigned part = begin; part < end; part++) {
-        const Vector more = from[partial_index<Tile>((first + part) * sharing + rank, part == 0, vector, thread)];
-        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-    }
-    if (adders > 1) {
-        if (adder > 0) others[adder - 1][threadIdx.x] = sum;
-        __syncthreads();
-        if (adder > 0) return;
-        for (unsigned other = 0; other < adders - 1; other++) {
-            const Vector more = others[other][threadIdx.x];
-            sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-        }
-    }
+    const unsigned of_warp = 32 / adders, warp = blockIdx.x * (SHARE_THREADS / 32) + threadIdx.x / 32, lane = laneid();
+    const unsigned index = warp * of_warp + lane % of_warp, vector = index / Tile::THREADS, thread = index % Tile::THREADS;
+    const unsigned adder = lane / of_warp;
+    const Vector* begun = reinterpret_cast<const Vector*>(partials) + partial_index<Tile>(first * ctas + rank, false, vector, thread);
+    constexpr unsigned of_tile = Tile::VECTORS * Tile::THREADS;
+    auto from = [&](unsigned part) { return begun[(2 * ctas * part + (part == 0)) * of_tile]; };
+    const Vector sum = sum_of_parts<Vector>(from, parts * adder / adders, parts * (adder + 1) / adders, adders);
+    if (adder > 0) return;
     const auto at = shares.place<Tile, BATCHED>(shares.whole * shares.shares + group, rank);
     if constexpr (BATCHED) output.product = at.product;
     store_vector<Tile>(sum, output, vector, thread, at.row, at.col);

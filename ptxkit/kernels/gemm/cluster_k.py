@@ -22,7 +22,7 @@ SPACE = {
     "COLUMNS": [*WIDE, *(size for size in stream_k.COLUMNS if size not in WIDE)],  # rows of b in a tile
     "PARTS": [2, 3, 4, 5, 6, 7, 8],  # parts of k, each for a CTA of a cluster, which has at most 8 on every GPU
 }
-ALONE = {"SHARING": 1, "CTAS_PER_SM": 1}
+ALONE = {"SHARING": 1, "B_SHARING": 1, "CTAS_PER_SM": 1}
 """What tiles of step 13 have beside those here: each CTA loads its own rows of a, and there is one on each SM."""
 
 

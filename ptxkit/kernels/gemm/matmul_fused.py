@@ -361,22 +361,22 @@ class MatmulFused(HasLayout, Workload):
         epilogue = (sum(PARTS[name] for name in self.parts), ACTIVATIONS[self.activation])
         add = Launch(
             "matmul_fused_sum_shares",
-            (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.divided) * shares.sharing),
-            (stream_k.SHARE_THREADS, shares.adders),
-            ("partials", *output, *of_shares),
+            shares.sums(t),
+            stream_k.SHARE_THREADS,
+            ("partials", *output, *of_shares, shares.adders),
             template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
         )
         multiply = Launch(
             "matmul_fused_stream_k",
-            shares.clusters * shares.sharing,
+            shares.clusters * shares.ctas,
             stream_k.threads(t) + 32,
             (
                 self.map("a", 0, operands.A_MAJOR, shares.rows),
-                self.map("b", 1, operands.B_MAJOR, t.COLUMNS),
+                self.map("b", 1, operands.B_MAJOR, t.COLUMNS // shares.b_sharing),
                 *(*output, "partials" if shares.shares else NULL, *of_shares, ring),
             ),
             shared=ring * stream_k.stage_bytes(t),
-            cluster=t.SHARING if t.SHARING > 1 else None,
+            cluster=shares.ctas if shares.ctas > 1 else None,
             template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
             instantiate=(add.entry,),
         )

@@ -360,11 +360,12 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
         template=(WgmmaTile(**parts), w.cu_type, operands),
     )
     c, bias, m, n, _, *others = w.scalars
+    adders = stream_k.adders(t.PARTS)
     add = Launch(
         "matmul_sum_parts",
-        cdiv(w.m * (w.n // 4), 128),
+        cdiv(w.m * (w.n // 4) * adders, 128),
         128,
-        ("partials", c, bias, m, n, *others, t.PARTS),
+        ("partials", c, bias, m, n, *others, t.PARTS, adders),
         template=(w.cu_type, w.epilogue_bits),
     )
     return [in_memory(w, multiply), add]
@@ -374,28 +375,28 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     """Launches of ``matmul_stream_k``: before it copies for TMA, after it the sums of divided tiles, where there are any."""
     operands, shares, ring = Operands.of(w), stream_k.Shares.of(w, t), stream_k.stages(w, t)
     copies = unaligned.copies(w)
-    boxes = (unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", shares.rows, t.COLUMNS))
+    boxes = (unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", shares.rows, t.COLUMNS // shares.b_sharing))
     copied = unaligned.copying(w, copies)
     c, bias, m, n, _, *others = w.scalars
     output = (c, bias, m, n, *others)
     tile, pairs = stream_k.StreamKTile.of(t), unaligned.stores_pairs(w)
     add = Launch(
         "matmul_sum_shares",
-        (stream_k.vectors(t) // stream_k.SHARE_THREADS, max(1, shares.divided) * shares.sharing),
-        (stream_k.SHARE_THREADS, shares.adders),
-        ("partials", *output, *shares.arguments),
+        shares.sums(t),
+        stream_k.SHARE_THREADS,
+        ("partials", *output, *shares.arguments, shares.adders),
         template=(tile, w.cu_type, w.epilogue_bits, pairs),
     )
     multiply = Launch(
         "matmul_stream_k",
-        shares.clusters * shares.sharing,
+        shares.clusters * shares.ctas,
         stream_k.threads(t) + 32,
         (
             *boxes,
             *(*output, "partials" if shares.shares else np.uint64(0), *shares.arguments, ring),
         ),
         shared=ring * stream_k.stage_bytes(t) + stream_k.staged_bytes(w, t),
-        cluster=t.SHARING if t.SHARING > 1 else None,
+        cluster=shares.ctas if shares.ctas > 1 else None,
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
         instantiate=(add.entry,),
     )

@@ -17,15 +17,15 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
-from ptxkit.targets.sm import WARP
+from ptxkit.targets.sm import PORTABLE_CLUSTER, WARP
 from ptxkit.targets.wgmma import columns_refused
 
 SOURCE = "matmul_stream_k.cu"
 MAX_STAGES = 32
 MIN_STAGES = 3
 STATIC_BYTES = 1024 + 512  # for the alignment of the ring, and of the barriers
-SHARE_THREADS = 128  # of a CTA of the second launch, for each of its adders
-MOST_ADDERS, ADDED = 4, 8  # adders; parts of a tile from which on there is one more: as many loads are in flight in a thread
+SHARE_THREADS = 128  # of a CTA of the second launch
+MOST_ADDERS, ADDED = 16, 4  # lanes that add the parts of a vector, and the loads of a lane that are in flight
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
 MOST_SHIFTED = 64  # columns of rows that begin anywhere, which a warp stores at a time
@@ -36,10 +36,17 @@ SPACE = {
     "CONSUMERS": [1, 2, 3],  # warpgroups that multiply
     "ROWS": [1, 2],  # of a in a tile, in units of 64 rows for each warpgroup
     "COLUMNS": list(COLUMNS),  # rows of b in a tile
-    "SHARING": [1, 2, 4],  # CTAs of a cluster, which load the rows of a for each other
+    "SHARING": [1, 2, 4],  # CTAs of a cluster with the same rows of a, which they load for each other
+    "B_SHARING": [1, 2, 4],  # CTAs of a cluster with the same rows of b
     "CTAS_PER_SM": [1, 2],  # persistent CTAs that share the shared memory of an SM
-    "DIVIDED": [0, 1],  # 1: the steps of k of the last groups of tiles are shared by all clusters
+    # 1: all clusters share the steps of k of the last groups of tiles; 2: as many clusters share those of each of few groups
+    "DIVIDED": [0, 1, 2],
 }
+ALONE = {"B_SHARING": 1}
+"""What tiles had before CTAs could load rows of b for each other."""
+PART_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+"""SHARING and B_SHARING to consider where all groups are divided."""
+MOST_ACROSS = 16  # tiles across c whose width is fitted to n where all groups are divided
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,10 @@ class Shares:
 
     Attributes:
         down: groups of tiles down the rows of a. groups: all. steps: of k of a tile. whole: groups that each cluster computes.
-        shares: clusters with a share of the remaining groups, all or 0. sharing: CTAs of a cluster, and tiles of a group.
-        rows: of a that each CTA loads for its cluster. clusters: of the launch. of_product: groups of a product of a batch.
+        shares: clusters with a share of the remaining groups, all or 0. sharing, b_sharing: CTAs of a cluster, and tiles of a
+            group, with the same rows of a, and of b.
+        rows: of a that each CTA loads for its cluster. clusters: of the launch. parts: shares of each group, if all have as
+            many, else 0. of_product: groups of a product of a batch.
     """
 
     down: int
@@ -114,29 +123,43 @@ class Shares:
     whole: int
     shares: int
     sharing: int
+    b_sharing: int
     rows: int
     clusters: int
+    parts: int
     of_product: int
 
     @classmethod
     def of(cls, w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> Shares:
         """The shares of ``batch`` products of elements of ``itemsize`` bytes."""
-        down, steps, sharing = cdiv(w.m, height(t)), cdiv(w.k * itemsize, ROW_BYTES), t["SHARING"]
+        steps, sharing, b_sharing = cdiv(w.k * itemsize, ROW_BYTES), t["SHARING"], t["B_SHARING"]
+        down, ctas = cdiv(w.m, height(t) * b_sharing), sharing * b_sharing
         of_product = down * cdiv(w.n, t["COLUMNS"] * sharing)
         groups = of_product * batch
         rows = loaded_rows(w, t) // sharing
-        resident = max(1, (cluster_ctas(w.device, sharing) if sharing > 1 else w.device.sms) // sharing) * t["CTAS_PER_SM"]
+        resident = max(1, (cluster_ctas(w.device, ctas) if ctas > 1 else w.device.sms) // ctas) * t["CTAS_PER_SM"]
+        if t["DIVIDED"] == 2 and groups < resident:
+            parts = min(resident // groups, steps)
+            if parts > 1:
+                clusters = parts * groups
+                return cls(down, groups, steps, 0, clusters, sharing, b_sharing, rows, clusters, parts, of_product)
         clusters = min(resident, groups * steps)
-        if t["DIVIDED"] and groups % clusters:
+        if t["DIVIDED"] == 1 and groups % clusters:
             whole = max(0, groups // clusters - 1)
-            return cls(down, groups, steps, whole, clusters, sharing, rows, clusters, of_product)
+            return cls(down, groups, steps, whole, clusters, sharing, b_sharing, rows, clusters, 0, of_product)
         clusters = min(resident, groups)
-        return cls(down, groups, steps, cdiv(groups, clusters), 0, sharing, rows, clusters, of_product)
+        return cls(down, groups, steps, cdiv(groups, clusters), 0, sharing, b_sharing, rows, clusters, 0, of_product)
 
     @property
     def arguments(self) -> tuple[int, ...]:
         """The arguments of both kernels."""
-        return (self.down, self.groups, self.steps, self.whole, self.shares, self.sharing, self.rows)
+        of_steps = self.down, self.groups, self.steps, self.whole, self.shares
+        return (*of_steps, self.sharing, self.b_sharing, self.rows, self.parts)
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of a cluster, and tiles of a group."""
+        return self.sharing * self.b_sharing
 
     @property
     def divided(self) -> int:
@@ -145,9 +168,12 @@ class Shares:
 
     @property
     def adders(self) -> int:
-        """Threads that add the parts of an element of a divided tile."""
-        parts = cdiv(self.shares, self.divided) if self.shares else 1
-        return min(MOST_ADDERS, max(1, parts // ADDED))
+        """Lanes that add the parts of a vector of a divided tile."""
+        return adders(cdiv(self.shares, self.divided) if self.shares else 1)
+
+    def sums(self, t: Mapping[str, int]) -> tuple[int, int]:
+        """The grid of the second launch."""
+        return vectors(t) * self.adders // SHARE_THREADS, max(1, self.divided) * self.ctas
 
     @property
     def longest(self) -> int:
@@ -155,15 +181,20 @@ class Shares:
         return self.whole * self.steps + (cdiv(self.divided * self.steps, self.shares) if self.shares else 0)
 
 
+def adders(parts: int) -> int:
+    """Lanes that add the parts of a vector: a power of two, with at most ADDED loads of a lane unless these are MOST_ADDERS."""
+    return min(MOST_ADDERS, 1 << max(0, cdiv(parts, ADDED) - 1).bit_length())
+
+
 def partial_bytes(t: Mapping[str, int], shares: Shares) -> int:
     """Bytes of the partial sums of a launch."""
-    return 2 * shares.shares * shares.sharing * vectors(t) * 16
+    return 2 * shares.shares * shares.ctas * vectors(t) * 16
 
 
 def stored_parts(shares: Shares) -> int:
     """Parts of groups of tiles whose sums are stored: a share that does not end with a group has parts of two."""
-    if not shares.shares:
-        return 0
+    if not shares.shares or shares.parts:
+        return shares.shares
     of_share, within = divmod(shares.divided * shares.steps, shares.shares)
     aligned = math.gcd(shares.steps, of_share) == of_share and not within  # each share lies in one group
     return shares.shares if aligned else shares.shares + shares.divided - 1
@@ -181,6 +212,10 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) 
     if w.a_layout == "column" and rows // t["SHARING"] % 64:
         of_cta = rows // t["SHARING"]
         return f"each of {t['SHARING']} CTAs copies {of_cta} rows of a, which are no whole boxes of a column-major a"
+    if t["COLUMNS"] % (whole := (64 if w.b_layout == "row" else 8) * t["B_SHARING"]):
+        return f"COLUMNS={t['COLUMNS']} are no multiple of {whole}, of which each of {t['B_SHARING']} CTAs copies an equal part"
+    if (ctas := t["SHARING"] * t["B_SHARING"]) > PORTABLE_CLUSTER:
+        return f"SHARING x B_SHARING = {ctas} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if (sums := t["ROWS"] * t["COLUMNS"] // 2) > MOST_SUMS:
         return f"a thread holds {sums} sums of {64 * t['ROWS']} x {t['COLUMNS']}, more than {MOST_SUMS}"
     if sums + OTHER_REGISTERS > (room := ctas_per_sm.registers(w.device.target.limits, t)):
@@ -209,21 +244,49 @@ def candidates(w: Product, batch: int = 1) -> Iterator[dict[str, int]]:
                         across = max(1, slots * waves // down)
                         fitting |= {next((size for size in sizes if size >= cdiv(w.n, across)), sizes[-1])}
                     for columns in sorted(fitting):
-                        for divided in SPACE["DIVIDED"]:
+                        for divided in (0, 1):
                             yield {
                                 "CONSUMERS": consumers,
                                 "ROWS": rows,
                                 "COLUMNS": columns,
                                 "SHARING": sharing,
+                                "B_SHARING": 1,
                                 "CTAS_PER_SM": ctas,
                                 "DIVIDED": divided,
                             }
+    if measured(w.device).parts is not None:
+        yield from part_candidates(w, batch)
+
+
+def part_candidates(w: Product, batch: int = 1) -> Iterator[dict[str, int]]:
+    """Those that divide all groups, for results with tiles for at most half of the SMs: of widths that c has whole tiles of."""
+    widths = {next((size for size in sorted(COLUMNS) if size >= cdiv(w.n, across)), 0) for across in range(1, MOST_ACROSS + 1)}
+    for consumers in SPACE["CONSUMERS"]:
+        for rows in SPACE["ROWS"]:
+            tall = 64 * consumers * rows
+            if tall > MOST_ROWS or (tall > 64 and tall - 64 >= w.m):
+                continue
+            for columns in sorted(widths | {64, 128, 256}):
+                down, across = cdiv(w.m, tall), cdiv(w.n, columns or 1)
+                if not 32 <= columns < w.n + 64 or 2 * down * across * batch > w.device.sms:
+                    continue
+                for sharing, b_sharing in PART_CLUSTERS:
+                    if sharing <= across and b_sharing <= down:
+                        yield {
+                            "CONSUMERS": consumers,
+                            "ROWS": rows,
+                            "COLUMNS": columns,
+                            "SHARING": sharing,
+                            "B_SHARING": b_sharing,
+                            "CTAS_PER_SM": 1,
+                            "DIVIDED": 2,
+                        }
 
 
 def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> StreamWork:
     """What a launch for ``batch`` products of elements of ``itemsize`` bytes does."""
     shares, sms = Shares.of(w, t, itemsize, batch), w.device.sms
-    ctas = shares.clusters * shares.sharing
+    ctas = shares.clusters * shares.ctas
     on_sm, rows = cdiv(ctas, sms), loaded_rows(w, t)
     from_a, shifts = rows / shares.sharing, staged_bytes(w, t) > 0
     return StreamWork(
@@ -232,26 +295,27 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         steps=shares.longest * on_sm,
         rows=rows,
         columns=t["COLUMNS"],
-        delivered=from_a + t["COLUMNS"],
+        delivered=from_a + t["COLUMNS"] / shares.b_sharing,
         sms=min(ctas, sms),
         idle=1 - min(ctas, sms) / sms,
-        others=shares.sharing - 1,
+        others=shares.sharing + shares.b_sharing - 2,
         stages=stages(w, t) * on_sm,
         units=height(t) / 64,
         wgmma_columns=t["COLUMNS"],
         ends=(ends := min(height(t), w.m) * t["COLUMNS"] * max(1, shares.whole)),
         scattered=0.0 if shifts else ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
         shifted=ends if shifts else 0.0,
-        clustered=shares.sharing > 1,
+        clustered=shares.ctas > 1,
         again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, t["COLUMNS"] * shares.sharing), shares.down) * batch,
-        partial_bytes=stored_parts(shares) * shares.sharing * vectors(t) * 16,
+        partial_bytes=stored_parts(shares) * shares.ctas * vectors(t) * 16,
     )
 
 
 def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> float:
     """The time by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(entry.stream_k, stream_work(w, t, itemsize, batch), w.device.sms / entry.sms)
+    rates = entry.parts if t["DIVIDED"] == 2 and entry.parts is not None else entry.stream_k
+    return stream_model.predicted_us(rates, stream_work(w, t, itemsize, batch), w.device.sms / entry.sms)
 
 
 def preferred(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[Mapping[str, Any]]:

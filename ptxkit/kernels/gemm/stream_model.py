@@ -85,6 +85,7 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
         delivered * split / (rates.l2_gbs * 1e3 * scale),
         work.steps * work.units * work.wgmma_columns * rates.column_us * (1 - rates.power * work.idle),
         work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses) + rates.release_us * work.others) / work.stages,
+        work.steps * rates.step_us,
     )
     hidden = sum(time**rates.order for time in times) ** (1 / rates.order)
     ends = work.ends * rates.end_us + work.scattered * rates.scattered_us + work.shifted * rates.shifted_us
