@@ -28,50 +28,53 @@ struct ShortTile {
     static_assert((COLUMNS & (COLUMNS - 1)) == 0, "neighbouring threads store a row");
 };
 
-// LINES rows of a matrix in a tile, of which a thread copies the vectors at one place of every STRIDE-th row. These rows are a multiple
-// of 8 apart, and therefore begin at the same place of an aligned vector. What is not copied is left as it is: lines after the last row of
-// the matrix, whose sums are not stored, and elements after the end of a row, which are replaced by zeros when they are multiplied.
+// LINES rows of a matrix in a tile, of which a thread copies the vectors at `column` of every STRIDE-th one. These are a multiple of 8 rows
+// apart, and therefore begin at the same place of an aligned vector. What is not copied is left as it is: lines after the last row of the
+// matrix, whose sums are not stored, and elements after the end of a row, which are replaced by zeros when they are multiplied.
 template <unsigned LINES, class Tile, class T>
 struct ShortRows {
-    static constexpr unsigned STRIDE = Tile::THREADS / Tile::LANES, OF_THREAD = (LINES - 1) / STRIDE + 1;
-    static_assert(LINES <= Tile::THREADS, "a thread copies the last vector of a line");
+    static constexpr unsigned THREADS = Tile::THREADS, STRIDE = THREADS / Tile::LANES, OF_THREAD = (LINES - 1) / STRIDE + 1;
+    static_assert(LINES <= THREADS, "a thread copies the last vector of a line");
+    const T* from;  // the vector at `column` of the first line of this thread
     const T* of_tile;
-    unsigned lines, pitch, k;
-    bool inside;  // whether the tile does not have the last row of the matrix
+    size_t stride;
+    unsigned to, column, rows, before, lines, pitch, k;  // before: elements of the first vector before a line
+    bool ends;  // whether the last line of this thread is the last row of the matrix
 
     __device__ __forceinline__ ShortRows(const T* matrix, unsigned first, unsigned all_rows, unsigned k, unsigned pitch)
-        : of_tile(matrix + static_cast<size_t>(first) * pitch), lines(min(LINES, all_rows - first)), pitch(pitch), k(k),
-          inside(first + LINES < all_rows) {}
-
-    // Elements before a line in its first vector, whose number in the tile is a multiple of 8 from that in the matrix.
-    __device__ __forceinline__ unsigned before(unsigned line) const { return line * (pitch % SHORT_VECTOR) % SHORT_VECTOR; }
+        : column(threadIdx.x % Tile::LANES), lines(min(LINES, all_rows - first)), pitch(pitch), k(k) {
+        const unsigned line = threadIdx.x / Tile::LANES;
+        before = line * (pitch % 8) % 8;
+        of_tile = matrix + static_cast<size_t>(first) * pitch;
+        from = of_tile + static_cast<size_t>(line) * pitch + column * SHORT_VECTOR - before;
+        stride = static_cast<size_t>(STRIDE) * pitch;
+        rows = line < lines ? (lines - 1 - line) / STRIDE + 1 : 0;
+        to = line * Tile::PITCH + column * 16;
+        ends = first + line + (rows - 1) * STRIDE == all_rows - 1;
+    }
 
     // Copies the vectors with the elements of k from `begin` on.
     __device__ __forceinline__ void copy(unsigned stage, unsigned begin) const {
-        const unsigned line = threadIdx.x / Tile::LANES, column = threadIdx.x % Tile::LANES, x = begin + column * SHORT_VECTOR;
-        const unsigned end = before(line) + k, to = stage + line * Tile::PITCH + column * 16;
-        const T* from = of_tile + static_cast<size_t>(line) * pitch + x - before(line);
-        const size_t stride = static_cast<size_t>(STRIDE) * pitch;
-        if (x < end && inside) {
+        if (const unsigned x = begin + column * SHORT_VECTOR; x < before + k) {
+            const bool cut = ends && x + SHORT_VECTOR > before + k;  // the matrix ends within the last vector
+            const unsigned whole = rows - cut;
+            const T* at = from + begin;
 #pragma unroll
             for (unsigned i = 0; i < OF_THREAD; i++) {
-                if (LINES % STRIDE == 0 || line + i * STRIDE < LINES) cp_async_cg_shared_global_L2_128B(to + i * (STRIDE * Tile::PITCH), from);
-                from += stride;
+                if (i < whole) cp_async_cg_shared_global_L2_128B(stage + to + i * (STRIDE * Tile::PITCH), at);
+                at += stride;
             }
-        } else if (x < end) {
-            const unsigned left = min(end - x, SHORT_VECTOR) * 2;  // the matrix may end within the last vector of its last row
-#pragma unroll 1
-            for (unsigned row = line, at = to; row < lines; row += STRIDE, at += STRIDE * Tile::PITCH) {
-                cp_async_cg_shared_global_L2_128B(at, from, row + 1 < lines ? 16 : left);
-                from += stride;
+            if (cut) {
+                cp_async_cg_shared_global_L2_128B(stage + to + whole * (STRIDE * Tile::PITCH), from + begin + whole * stride,
+                                                  (before + k - x) * 2);
             }
         }
         if (k - begin + SHORT_VECTOR > Tile::DEPTH && threadIdx.x < lines) {  // the last vector of a chunk, for a line of each thread
-            const unsigned line = threadIdx.x, end = before(line) + k, x = begin + Tile::DEPTH;
-            if (x < end) {
+            const unsigned line = threadIdx.x, before = line * (pitch % 8) % 8, x = begin + Tile::DEPTH;
+            if (x < before + k) {
+                const unsigned bytes = min(before + k - x, SHORT_VECTOR) * 2;
                 cp_async_cg_shared_global_L2_128B(stage + line * Tile::PITCH + Tile::DEPTH * 2,
-                                                  of_tile + static_cast<size_t>(line) * pitch + x - before(line),
-                                                  min(end - x, SHORT_VECTOR) * 2);
+                                                  of_tile + static_cast<size_t>(line) * pitch - before + x, bytes);
             }
         }
     }
@@ -178,21 +181,19 @@ __global__ void __launch_bounds__(Tile::THREADS)
     const unsigned a_at = own_row * Tile::PITCH + (a_before / 2 + lane % 4) * 4;
     const unsigned b_at = (ROWS + own_col + lane / 4) * Tile::PITCH + (b_before / 2 + lane % 4) * 4;
     float sums[Tile::WM / 16][Tile::WN / 8][4] = {};
-    const unsigned ahead = min(chunks, Tile::STAGES) - 1;  // chunks that are copied before the first one is multiplied
 #pragma unroll 1
-    for (unsigned i = 0; i < chunks + ahead; i++) {
+    for (unsigned i = 0; i < chunks + Tile::STAGES - 1; i++) {  // copies chunk i, and multiplies an earlier one
+        if (i >= Tile::STAGES) barrier_sync();  // all warps have read the stage
         if (i < chunks) {
             const unsigned stage = base + i % Tile::STAGES * STAGE;
-            if (i >= Tile::STAGES) barrier_sync();  // all warps have read the stage
             of_a.copy(stage, i * Tile::DEPTH);
             of_b.copy(stage + ROWS * Tile::PITCH, i * Tile::DEPTH);
-            cp_async_commit_group();
         }
-        if (i < ahead) continue;
-        const unsigned chunk = i - ahead, stage = base + chunk % Tile::STAGES * STAGE;
-        if (i < chunks && ahead == Tile::STAGES - 1) cp_async_wait_group<Tile::STAGES - 1>();
-        else cp_async_wait_all();
+        cp_async_commit_group();
+        if (i < Tile::STAGES - 1) continue;
+        cp_async_wait_group<Tile::STAGES - 1>();
         barrier_sync();
+        const unsigned chunk = i - (Tile::STAGES - 1), stage = base + chunk % Tile::STAGES * STAGE;
         const unsigned count = min(k - chunk * Tile::DEPTH, Tile::DEPTH);
         if ((a_pitch | b_pitch) % 2) multiply_rows<true, Tile, T>(sums, stage + a_at, stage + b_at, a_halves, b_halves, count, part);
         else multiply_rows<false, Tile, T>(sums, stage + a_at, stage + b_at, a_halves, b_halves, count, part);
@@ -213,34 +214,24 @@ __global__ void __launch_bounds__(Tile::THREADS)
     if (part == 0) {
         const unsigned line = flat ? pitch : STAGED, left = own_col + lane % 4 * 2;
         const unsigned at = staged + (own_row * line + (flat ? first : phase(own_row)) + left) * 2;
-        auto each = [&](auto store) {  // of two elements at a column, whose place in shared memory is `to`
+        const bool pairs = !flat && (first | pitch) % 2 == 0;
 #pragma unroll
-            for (int i = 0; i < Tile::WM / 16; i++) {
+        for (int i = 0; i < Tile::WM / 16; i++) {
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const unsigned down = 16 * i + 8 * half, of_row = at + down * line * 2;
+            for (int half = 0; half < 2; half++) {
+                const unsigned of_row = at + (16 * i + 8 * half) * line * 2;
 #pragma unroll
-                    for (int j = 0; j < Tile::WN / 8; j++) {
-                        const float* const d = sums[i][j] + 2 * half;
-                        const unsigned column = left + 8 * j;
-                        store(of_row + 16 * j, column, output.finish(d[0], d[1], row + own_row + down, col + column));
+                for (int j = 0; j < Tile::WN / 8; j++) {
+                    const float* const d = sums[i][j] + 2 * half;
+                    const unsigned found = output.finish(d[0], d[1], row + own_row + 16 * i + 8 * half, col + left + 8 * j);
+                    if (pairs) {
+                        st_shared(of_row + 16 * j, found);
+                    } else {
+                        if (left + 8 * j < width) st_shared(of_row + 16 * j, static_cast<unsigned short>(found));
+                        if (left + 8 * j + 1 < width) st_shared(of_row + 16 * j + 2, static_cast<unsigned short>(found >> 16));
                     }
                 }
             }
-        };
-        auto upper = [](unsigned pair) { return static_cast<unsigned short>(pair >> 16); };
-        if (flat) {  // what is after the last column is the next row
-            each([&](unsigned to, unsigned column, unsigned pair) {
-                if (column < width) st_shared(to, static_cast<unsigned short>(pair));
-                if (column + 1 < width) st_shared(to + 2, upper(pair));
-            });
-        } else if ((first | pitch) % 2 == 0) {
-            each([&](unsigned to, unsigned, unsigned pair) { st_shared(to, pair); });
-        } else {
-            each([&](unsigned to, unsigned, unsigned pair) {
-                st_shared(to, static_cast<unsigned short>(pair));
-                st_shared(to + 2, upper(pair));
-            });
         }
     }
     barrier_sync();
@@ -280,23 +271,15 @@ __global__ void __launch_bounds__(Tile::THREADS)
         constexpr unsigned AT_ONCE = THREADS / VECTOR;
         const unsigned line = threadIdx.x / VECTOR, shift = phase(line), element = threadIdx.x % VECTOR;
         const unsigned end = shift + width, last = end - end % VECTOR;
-        const bool head = line < lines && shift > 0 && element >= shift && element < end;
-        const bool tail = line < lines && (last > 0 || shift == 0) && last + element < end;
+        const bool head = shift > 0 && element >= shift && element < end, tail = (last > 0 || shift == 0) && last + element < end;
         T* const to = corner + static_cast<size_t>(line) * pitch - shift + element;
         const T* const at = reinterpret_cast<const T*>(from) + line * STAGED + element;
-        constexpr unsigned COUNT = (ROWS - 1) / AT_ONCE + 1;
-        T heads[COUNT], tails[COUNT];
 #pragma unroll
-        for (unsigned i = 0; i < COUNT; i++) {
-            if (head) heads[i] = at[i * AT_ONCE * STAGED];
-            if (tail) tails[i] = at[i * AT_ONCE * STAGED + last];
-        }
-#pragma unroll
-        for (unsigned i = 0; i < COUNT; i++) {
+        for (unsigned i = 0; i < (ROWS - 1) / AT_ONCE + 1; i++) {
+            if (line + i * AT_ONCE >= lines) break;
             const size_t next = i * AT_ONCE * static_cast<size_t>(pitch);
-            const bool there = line + i * AT_ONCE < lines;
-            if (head && there) to[next] = heads[i];
-            if (tail && there) to[next + last] = tails[i];
+            if (head) to[next] = at[i * AT_ONCE * STAGED];
+            if (tail) to[next + last] = at[i * AT_ONCE * STAGED + last];
         }
     }
 }

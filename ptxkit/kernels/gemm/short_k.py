@@ -33,7 +33,7 @@ SPACE = {
     "DEPTH": [128, 64],  # elements of k in a stage
 }
 
-MOST_K = 640  # up to which the variant is considered
+MOST_STEPS = 2  # of 128 bytes along k, up to which the variant is considered: one chunk
 TILES = ((4, 1, 1, 16, 32, 128), (2, 2, 1, 32, 32, 128))  # of SPACE, those that are considered
 
 
@@ -107,8 +107,11 @@ def launches(w: Matmul, t: Tile) -> list[Launch]:
 
 
 def considered(w: Matmul) -> bool:
-    """Whether the variant may be the fastest: for a k of few steps."""
-    return direct.along_k(w) and w.k <= MOST_K
+    """Whether the variant may be the fastest: where TMA cannot read an operand, and k has few steps.
+
+    There are times of such products alone: of four, with 25 to 2919 columns and k from 63 to 124.
+    """
+    return direct.along_k(w) and cdiv(w.k * unaligned.SIZE, ROW_BYTES) <= MOST_STEPS and bool(unaligned.copies(w))
 
 
 def was_timed(w: Matmul) -> bool:
@@ -116,12 +119,19 @@ def was_timed(w: Matmul) -> bool:
     return considered(w) and measured(w.device).short_k is not None
 
 
+def ctas(w: Matmul, t: Mapping[str, int]) -> int:
+    """CTAs of the launch."""
+    return cdiv(w.m, rows(t)) * cdiv(w.n, columns(t))
+
+
+def fitting(w: Matmul) -> Iterator[dict[str, int]]:
+    """The tiles that can compute the product."""
+    yield from (t for values in TILES if usable(w, t := dict(zip(SPACE, values, strict=True))) is True)
+
+
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:
-    """The tiles to consider."""
-    for values in TILES:
-        t = dict(zip(SPACE, values, strict=True))
-        if usable(w, t) is True:
-            yield t
+    """The tiles to consider: those whose CTAs are resident at the same time, of which alone there are times."""
+    yield from (t for t in fitting(w) if ctas(w, t) <= resident(w, t) * w.device.sms)
 
 
 def resident(w: Matmul, t: Mapping[str, int]) -> int:
@@ -133,7 +143,7 @@ def resident(w: Matmul, t: Mapping[str, int]) -> int:
 
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
     """What the launch does. Warps read the rows of their sums in shared memory, twice if a row begins within a word."""
-    count, of_k = cdiv(w.m, rows(t)) * cdiv(w.n, columns(t)), cdiv(w.k * unaligned.SIZE, ROW_BYTES)
+    count, of_k = ctas(w, t), cdiv(w.k * unaligned.SIZE, ROW_BYTES)
     on_sm, sums = cdiv(count, w.device.sms), rows(t) * columns(t)
     together = min(on_sm, resident(w, t))
     pitch = unaligned.pitches(w)
@@ -165,5 +175,5 @@ def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
 
 
 def preferred(w: Matmul) -> Iterator[Mapping[str, Any]]:
-    """The candidates, the one with the shortest predicted time first."""
-    yield from sorted(candidates(w), key=lambda t: predicted_us(w, t))
+    """Those tiles, the one with the shortest predicted time first."""
+    yield from sorted(fitting(w), key=lambda t: predicted_us(w, t))
