@@ -135,3 +135,21 @@ def test_few_sms():
     assert (balance.strided(steps, 2), balance.first_free(steps, 2)) == (12, 8)
     w = make(batch=1, q=128, k=128).on(replace(FACTS, sms=2))
     assert "1.50 times" in balance.strided_remark(w, steps)
+
+
+PROMPTS = {  # sizes; warpgroups, keys and stages of a tile of step 5
+    "64_queries_on_60_sms": ({"heads": 12, "q": 300, "k": 300, "d": 64, "causal": True}, (1, 64, 2)),
+    "more_keys": ({"heads": 12, "q": 300, "k": 400, "d": 64}, (2, 128, 2)),
+    "128_queries_on_100_sms": ({"heads": 25, "q": 450, "k": 450, "d": 64, "causal": True}, (2, 128, 2)),
+    "long": ({"heads": 12, "q": 601, "k": 601, "d": 64}, (2, 192, 3)),
+    "heads_of_128": ({"heads": 28, "kv_heads": 4, "q": 100, "k": 100, "d": 128, "causal": True}, (1, 64, 2)),
+    "heads_of_256": ({"heads": 16, "kv_heads": 8, "q": 300, "k": 300, "d": 256, "causal": True}, (2, 64, 2)),
+}
+
+
+@pytest.mark.parametrize(("sizes", "expected"), PROMPTS.values(), ids=PROMPTS)
+def test_tiles_of_short_prompts_leave_room_for_the_next_launch(sizes, expected):
+    w = make(batch=1, **sizes)
+    choice = choose(w, target=w.device.target)
+    assert choice.variant == "step5_persistent"
+    assert tuple(choice.tile[name] for name in ("CONSUMERS", "BN", "STAGES")) == expected

@@ -65,14 +65,27 @@ class ContinuousTile(TemplateStruct):
 
 
 def preferred(w: AttentionSizes) -> Iterator[Mapping[str, Any]]:
-    """The widest tile of keys that fits in the registers, with as many stages as fit in shared memory.
+    """Tiles of steps 5 and 6, the one to take first, as measured on an H200 (docs/attention.md).
 
-    A wide tile has fewer barriers and maxima for each score. Of the other numbers of warpgroups none was faster on an H200.
-    Warpgroups do not alternate for heads of 256 elements.
+    Of short prompts, where no SM has a second tile of 128 queries: 128 keys and two stages, with which the shared memory of an
+    SM has room for a CTA of the next launch (heads of 64 elements). With still fewer keys, and where no SM has a second tile of
+    64 queries either, tiles of one warpgroup: twice as many SMs compute, in shorter steps.
+
+    Otherwise the widest tile of keys that fits in the registers, with as many stages as fit in shared memory: a wide tile has
+    fewer barriers and maxima for each score. Warpgroups do not alternate for heads of 256 elements.
     """
+    if w.d in MEASURED_D and w.k <= SHORT_KEYS and tiles_of_queries(w, 128) <= w.device.sms:
+        if tiles_of_queries(w, 64) <= w.device.sms and w.k <= ONE_WARPGROUP_KEYS:
+            yield {"CONSUMERS": 1, "BN": 64, "STAGES": 2, "PING_PONG": 0}
+        yield {"CONSUMERS": 2, "BN": 128, "STAGES": 2, "PING_PONG": 1}
     for keys in (192, 128, 64):
         for stages in (3, 2):
             yield {"CONSUMERS": 2, "BN": keys, "STAGES": stages, "PING_PONG": 0 if w.d == 256 else 1}
+
+
+def tiles_of_queries(w: AttentionSizes, queries: int) -> int:
+    """Tiles of ``queries`` of all heads and sequences, if these have as many queries as the longest one."""
+    return cdiv(w.q, queries) * w.heads * w.batch
 
 
 PERSISTENT_TILE = {
@@ -91,7 +104,9 @@ OTHER_KEYS = 16  # a tile of keys takes as long as the products of its keys and 
 THREE_WARPGROUPS = 0.93
 """Time for a pair of a query and a key without a mask, of heads of 64 elements, in tiles of 192 queries and 64 keys,
 relative to that in tiles of 128 queries and keys."""
-MEASURED_D = (64, 128)  # sizes of heads for which steps 6 and 7 were timed
+MEASURED_D = (64, 128)  # sizes of heads for which steps 6 and 7, and step 5 with tiles of one warpgroup, were timed
+SHORT_KEYS = 600  # of a sequence, the most of the prompts that were timed with few stages
+ONE_WARPGROUP_KEYS = 384  # of a sequence; with as many, tiles of 64 queries took as long as those of 128 (docs/attention.md)
 
 
 WIDTHS = (128, 160, 192)
@@ -141,7 +156,7 @@ def slower_continuous(w: AttentionSizes) -> str | None:
 
 def alone_on_an_sm(w: AttentionSizes) -> str | None:
     """``slower`` of steps in which tiles of queries follow each other: None unless no SM has more than one."""
-    if (tiles := cdiv(w.q, 128) * w.heads * w.batch) <= w.device.sms:
+    if (tiles := tiles_of_queries(w, 128)) <= w.device.sms:
         return f"{w.device.sms} SMs have {tiles} tiles of queries, so that none takes another one"
     return None
 
