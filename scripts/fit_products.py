@@ -5,9 +5,9 @@
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; their tiles with
-equal parts of k (``parts``); step 14 and ``cluster_k``; step 15 and ``multicast``; step 16; step 17; step 18; step 19; tiles of
-steps 8 and 12 and of ``fused`` that consumers compute in turn. All but the first four are chosen from the first fit with times
-of them on.
+equal parts of k (``parts``); step 14 and ``cluster_k``; step 15 and ``multicast``; step 16; step 17; step 18; step 19; step 20;
+tiles of steps 8 and 12 and of ``fused`` that consumers compute in turn. All but the first four are chosen from the first fit
+with times of them on.
 
 The first line of a file has ``stores``: "vectors" since step 15 stores vectors of elements, "fours" since matmul_fused stores
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
@@ -40,6 +40,7 @@ from ptxkit.errors import PtxkitError
 from ptxkit.kernels.gemm import (
     cluster_k,
     direct,
+    dot,
     fused_tiles,
     multicast,
     row_classes,
@@ -68,11 +69,13 @@ LIMITS = {
     "hit_us": (0.3, 1.5),
     "power": (0.0, 0.8),
     "again": (0.0, 1.0),
+    "uneven": (0.0, 1.0),
 }
 MODELS = (
     *("products", "unaligned", "swapped", "stream_k"),
-    *("parts", "cluster_k", "multicast", "direct", "shifted", "row_classes", "short_k", "ping_pong"),  # which may have no times
+    *("parts", "cluster_k", "multicast", "direct", "shifted", "row_classes", "short_k", "ping_pong", "dot"),
 )
+"""Those after the first four may have no times."""
 START = StreamRates(
     memory_gbs=4400.0,
     shared_gbs=245.0,
@@ -96,6 +99,7 @@ START = StreamRates(
     power=0.2,
     again=0.3,
     step_us=0.05,
+    uneven=0.3,
 )
 """Where searches begin: about the peak rates and latencies of an H200."""
 REGRET_WEIGHT = 1.0
@@ -156,6 +160,8 @@ def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, Strea
         return "row_classes", row_classes.stream_work(w, t)
     if variant == "step19_short_k":
         return "short_k", short_k.stream_work(w, t)
+    if variant == "step20_dot":
+        return "dot", dot.stream_work(w, t)
     return (shares, stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
@@ -183,7 +189,7 @@ def as_stored(
 
 def copied_us(w: Any, variant: str) -> float:
     """The time of copies of operands before a variant."""
-    if w.name != "matmul_wgmma" or variant in ("step16_direct", "step17_shifted", "step19_short_k"):
+    if w.name != "matmul_wgmma" or variant in ("step16_direct", "step17_shifted", "step19_short_k", "step20_dot"):
         return 0.0
     if variant == "step18_row_classes":
         return row_classes.copy_us(w)

@@ -171,6 +171,7 @@ class StreamRates:
         release_us: until another CTA that reads a stage has released it, for each of them.
         shifted_us: more for each sum of a row of c that is stored by shifted vectors, or row by row.
         power: by how much less time a wgmma takes the more SMs are idle, because the clock falls with the power.
+        uneven: the share of the excess of the busiest TPCs over the mean by which reading device memory takes longer.
         again: time of a byte that several CTAs read soon after each other, for each but the first, in those of device memory.
         step_us: of a step along k in which a CTA has few sums: waiting for a stage, issuing its products, and releasing it.
     """
@@ -197,6 +198,7 @@ class StreamRates:
     shifted_us: float = 0.0
     again: float = 0.0
     step_us: float = 0.0
+    uneven: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"
@@ -229,6 +231,7 @@ class Measured:
             direct: of those that read b without shared memory between warps; shifted: of those
             whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
             short_k: of those with a short k by mma.sync; ping_pong: of those whose consumers compute tiles in turn;
+            dot: of those with one row of a by fma;
             None before they were measured.
         sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
         products: of the others by wgmma. unaligned: of those whose operands are copied for TMA, or whose
@@ -268,6 +271,7 @@ class Measured:
     row_classes: StreamRates | None = None
     short_k: StreamRates | None = None
     ping_pong: StreamRates | None = None
+    dot: StreamRates | None = None
     sparse: StreamRates | None = None
     sparse_tiles: StreamRates | None = None
 

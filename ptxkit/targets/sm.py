@@ -100,6 +100,9 @@ _LARGE = (*_MEDIUM, 196, 228)
 PORTABLE_CLUSTER = 8
 """The most CTAs of a cluster that every GPU with clusters takes. guide, "Thread Block Clusters"."""
 
+SMS_PER_TPC = 2
+"""SMs of a texture processing cluster (TPC), of GPUs since compute capability 6.0."""
+
 # guide: threads, CTAs and shared memory per SM.
 # tuning: H100 and B200 take clusters of 16 CTAs when the kernel allows it
 _AMPERE_SMALL = SmLimits(1536, 16, 100 * KIB, _SMALL)

@@ -331,6 +331,7 @@ ELEMENTWISE = (
 
 TENSOR_CORES = (
     ("matmul_tcgen05", "step8_tma_store"),
+    ("matmul_wgmma", "step20_dot"),  # for one row of a
     ("matmul_wgmma", "step15_multicast"),  # for up to some hundred rows of a
     ("matmul_wgmma", "step14_cluster_k"),  # for a small c
     ("matmul_wgmma", "step18_row_classes"),  # for few rows of a, and rows of b of any length

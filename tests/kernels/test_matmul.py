@@ -20,7 +20,7 @@ from ptxkit.workload.build import build, compiled
 
 OTHERS = (  # which have tests of their own
     *("step10_split_k", "step11_unaligned", "step12_aligned_copy", "step14_cluster_k", "step15_multicast"),
-    *("step16_direct", "step17_shifted", "step18_row_classes", "step19_short_k"),
+    *("step16_direct", "step17_shifted", "step18_row_classes", "step19_short_k", "step20_dot"),
 )
 WGMMA = [name for name in MatmulWgmma.variants() if name not in OTHERS]
 MMA = list(MatmulMma.variants())

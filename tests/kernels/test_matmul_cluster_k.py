@@ -152,7 +152,8 @@ def test_it_is_not_chosen_before_it_was_measured(workload, monkeypatch):
 @pytest.mark.parametrize("workload", [MatmulWgmma(336, 3584, 3584), MatmulFused(336, 3584, 3584)], ids=str)
 def test_it_is_chosen_where_its_fitted_model_is_the_fastest(workload, monkeypatch):
     h200 = measurements.H200
-    fast = replace(h200.stream_k, column_us=1e-4, latency_us=0.1, hit_us=0.1, shared_gbs=1e6, launch_us=0.0, end_us=0.0)
+    at_once = {"latency_us": 0.1, "hit_us": 0.1, "launch_us": 0.0, "end_us": 0.0, "exchange_us": 0.0}
+    fast = replace(h200.stream_k, column_us=1e-4, shared_gbs=1e6, **at_once)
     entry = replace(h200, cluster_k=fast, multicast=None)
     monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: entry})
     choice = choose(workload.on(reference_facts("sm_90a")), target=SM_90A)

@@ -127,7 +127,7 @@ def test_a_few_programs_suffice_for_all_sizes_and_gpus(monkeypatch, sms):
     assert len(programs) <= 24
 
 
-@pytest.mark.parametrize("mnk", [(1, 4096, 4096), (3, 3584, 3584)])
+@pytest.mark.parametrize("mnk", [(2, 5120, 5120), (3, 4608, 3584)])
 def test_it_is_chosen_where_it_is_predicted_to_be_the_fastest(mnk):
     workload = MatmulWgmma(*mnk)
     times = steps.times(workload)

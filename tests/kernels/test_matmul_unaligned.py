@@ -78,7 +78,7 @@ def test_stores_that_wgmma_may_not_see_are_found(monkeypatch):
         ((32, 4099, 4099), "step18_row_classes"),
         ((4099, 32, 4099), "step18_row_classes"),
         ((3765, 65, 63), "step19_short_k"),
-        ((16, 4099, 4096), "step13_stream_k"),  # c alone is unaligned
+        ((16, 4099, 4096), "step15_multicast"),  # c alone is unaligned
         ((4096, 4099, 4096), BY_COPIES),
         ((4096, 4096, 4096), "step8_tma_store"),
     ],

@@ -12,6 +12,7 @@ from ptxkit.kernels.gemm.stream_k import height, stage_bytes
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
+from ptxkit.targets.sm import SMS_PER_TPC
 
 SOURCE = "matmul_cluster_k.cu"
 MOST_WAVES = 2
@@ -117,6 +118,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         exchanged=waves * sums,
         scattered=waves * sums / parts if w.n % 2 else 0.0,
         clustered=True,
+        packed=parts > SMS_PER_TPC,
         again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, t["COLUMNS"]), down(w, t)) * batch,
     )
 

@@ -12,6 +12,7 @@ from ptxkit import Launch, TensorMap, Tile, Workload, cdiv, uniform, variant
 from ptxkit.kernels.gemm import (
     cluster_k,
     direct,
+    dot,
     multicast,
     row_classes,
     shifted,
@@ -711,6 +712,18 @@ class MatmulWgmma(Matmul):
     def step19_short_k(self, t: Tile) -> list[Launch]:
         """For small products with a short k: small CTAs that read rows of any length where copies put them, for mma.sync."""
         return short_k.launches(self, t)
+
+    @variant(
+        requires=REQUIRES,
+        source=dot.SOURCE,
+        tile=dot.SPACE,
+        constraint=dot.usable,
+        prefer=steps.preferred(20),
+        slower=lambda w: steps.slower(w, 20),
+    )
+    def step20_dot(self, t: Tile) -> list[Launch]:
+        """For one row of a: dot products with rows of b, which warps read in long pieces."""
+        return dot.launches(self, t)
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=by_tma(contiguous))
     def ptx(self) -> list[Launch]:

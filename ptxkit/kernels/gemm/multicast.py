@@ -18,7 +18,7 @@ from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.runtime.tensor_map.limits import MAX_BOX
-from ptxkit.targets.sm import PORTABLE_CLUSTER
+from ptxkit.targets.sm import PORTABLE_CLUSTER, SMS_PER_TPC
 from ptxkit.targets.wgmma import FLOAT_COLUMNS, columns_of, columns_refused
 
 SOURCE = "matmul_multicast.cu"
@@ -280,6 +280,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         shifted=0.0 if how else ends,
         waves=waves - 1,
         clustered=of_cluster > 1,
+        packed=of_cluster > SMS_PER_TPC,
         again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, weights(t) * t["A_SHARING"]), across(w, t)) * batch,
     )
 

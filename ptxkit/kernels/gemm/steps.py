@@ -2,7 +2,7 @@
 
 All steps have one model (:mod:`ptxkit.kernels.gemm.stream_model`) with coefficients of their own. The step and the tile with
 the smallest predicted time are taken, or those of a shared program that are nearly as fast, or a measured exception
-(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 19 are left out until there are times of them.
+(:mod:`ptxkit.kernels.gemm.programs`). Steps 14 to 20 are left out until there are times of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.kernels.gemm import (
     cluster_k,
     direct,
+    dot,
     multicast,
     programs,
     row_classes,
@@ -55,6 +56,7 @@ NAMES = {
     17: "step17_shifted",
     18: "step18_row_classes",
     19: "step19_short_k",
+    20: "step20_dot",
 }
 
 
@@ -119,6 +121,11 @@ def _short(w: Matmul) -> Tiles:
         yield from ((t, short_k.predicted_us(w, t)) for t in short_k.candidates(w))
 
 
+def _dots(w: Matmul) -> Tiles:
+    if dot.was_timed(w):
+        yield from ((t, dot.predicted_us(w, t)) for t in dot.candidates(w))
+
+
 TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     8: _whole,
     9: _swapped,
@@ -131,6 +138,7 @@ TILES: Mapping[int, Callable[[Matmul], Tiles]] = {
     17: _shifted,
     18: _classes,
     19: _short,
+    20: _dots,
 }
 COPYING = (12, 13, 14, 15)
 """The steps before which operands are copied that TMA cannot read."""
@@ -147,6 +155,7 @@ ASKED_FOR: Mapping[int, Callable[[Any], Iterator[Mapping[str, Any]]]] = {
     17: shifted.preferred,
     18: row_classes.preferred,
     19: short_k.preferred,
+    20: dot.preferred,
 }
 """The tiles of a step for products for which it is not considered."""
 
@@ -216,6 +225,7 @@ def slower(w: Matmul, step: int) -> str | None:
         17: shifted.considered(w) and entry.shifted is None,
         18: row_classes.considered(w) and entry.row_classes is None,
         19: short_k.considered(w) and entry.short_k is None,
+        20: dot.considered(w) and entry.dot is None,
     }
     if unmeasured.get(step):
         return "no times of it were measured"

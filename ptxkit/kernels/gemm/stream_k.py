@@ -17,7 +17,7 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
-from ptxkit.targets.sm import PORTABLE_CLUSTER, WARP
+from ptxkit.targets.sm import PORTABLE_CLUSTER, SMS_PER_TPC, WARP
 from ptxkit.targets.wgmma import columns_refused
 
 SOURCE = "matmul_stream_k.cu"
@@ -306,6 +306,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         scattered=0.0 if shifts else ends if w.n % 2 else ends / 2 if w.n % 8 else 0.0,
         shifted=ends if shifts else 0.0,
         clustered=shares.ctas > 1,
+        packed=shares.ctas > SMS_PER_TPC,
         again_bytes=stream_model.again_bytes(w, itemsize, cdiv(w.n, t["COLUMNS"] * shares.sharing), shares.down) * batch,
         partial_bytes=stored_parts(shares) * shares.ctas * vectors(t) * 16,
     )

@@ -1,6 +1,7 @@
 """A model of the time of products whose CTAs stream tiles of both operands through a ring of stages in shared memory.
 
 The time is the norm of order ``order``, which is nearly the maximum, of five times: reading all operands from device memory,
+which takes longer where some TPCs have more CTAs than others,
 the shared memory of the busiest SM, delivery by L2 to all SMs, multiplying, and waiting for a ring of few stages, for the
 latency of L2 or, for the share of the bytes that come from there, of device memory. Shared memory receives each stage, and
 each wgmma of 64 rows reads 64 rows of one operand and all of the other, which limits tiles with few columns. What is not
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.kernels.measured import StreamRates
+from ptxkit.targets.sm import SMS_PER_TPC
 
 FIRST_READS = 4
 ROW_BYTES = 128  # of a row of a tile in shared memory
@@ -32,7 +34,7 @@ class StreamWork:
         ends: sums of the tiles that an SM ends. waves: after the first one. exchanged: sums that CTAs of a cluster send.
         scattered: of the sums of ``ends``, those that are stored one by one, in step 15 also by pairs.
         shifted: those of rows that begin anywhere, which are stored by shifted vectors, or row by row.
-        clustered: whether CTAs share operands.
+        clustered: whether CTAs share operands. packed: whether these are more than the SMs of a TPC.
         partial_bytes: of sums in device memory, which a second launch adds.
         again_bytes: see :func:`again_bytes`; with a long k and a small result, all bytes of both operands are such.
     """
@@ -53,6 +55,7 @@ class StreamWork:
     scattered: float = 0.0
     shifted: float = 0.0
     clustered: bool = False
+    packed: bool = False
     others: int = 0
     idle: float = 0.0
     partial_bytes: int = 0
@@ -78,9 +81,12 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
     split = 1 + (rates.split_line - 1) * work.split
     received = (work.rows + work.columns) * split + work.units * (64 + work.wgmma_columns) * rates.reads
     delivered = work.sms * work.steps * work.delivered * ROW_BYTES
+    # CTAs are placed on different TPCs while there are such, but not those of large clusters.
+    alone = work.idle >= 1 - 1 / SMS_PER_TPC
+    excess = alone * work.packed * (SMS_PER_TPC - 1) + (1 - alone) * work.idle / (1 - work.idle)
     misses = work.memory_bytes / (work.memory_bytes + delivered)
     times = (
-        (work.memory_bytes + rates.again * work.again_bytes) / (rates.memory_gbs * 1e3 * scale),
+        (work.memory_bytes + rates.again * work.again_bytes) / (rates.memory_gbs * 1e3 * scale) * (1 + rates.uneven * excess),
         work.steps * received * ROW_BYTES / (rates.shared_gbs * 1e3),
         delivered * split / (rates.l2_gbs * 1e3 * scale),
         work.steps * work.units * work.wgmma_columns * rates.column_us * (1 - rates.power * work.idle),

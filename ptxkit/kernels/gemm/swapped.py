@@ -18,7 +18,7 @@ from ptxkit.kernels.gemm.stream_model import StreamWork
 from ptxkit.kernels.gemm.unaligned import Boxes
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.kernels.template import TemplateStruct
-from ptxkit.targets.sm import PORTABLE_CLUSTER
+from ptxkit.targets.sm import PORTABLE_CLUSTER, SMS_PER_TPC
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
@@ -164,6 +164,7 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
         waves=waves - 1,
         exchanged=sums * waves if t["PARTS"] > 1 else 0,
         clustered=cluster > 1,
+        packed=cluster > SMS_PER_TPC,
     )
 
 
