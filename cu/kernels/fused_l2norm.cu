@@ -143,6 +143,7 @@ __global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* 
     __shared__ RowRecords<float, S> slots;
     __shared__ RowRecords<double, S> exact_slots;
     with_layout<Tile::FULL_TILE>(RowLayout<S>(rows, cols, aligned16(x, y)), [&](const RowLayout<S>& layout) {
+        if constexpr (Tile::PREFETCH_L2) layout.request(x);
         row_arrive<S, Tile::NO_EARLY_LAUNCH>();
         Row<S> row = layout.template load<Tile::CACHE>(x);
         row_wait<S>();

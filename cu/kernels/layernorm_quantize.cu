@@ -103,10 +103,16 @@ __device__ __forceinline__ void store_quantized(const RowLayout<S>& layout, sign
         signed char* q = matrix + layout.first - layout.head;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
-            unsigned words[S::WIDTH / 4];
+            if constexpr (S::WIDTH == 2) {
+                const float four[4] = {row.v[i][0], row.v[i][1], 0.0f, 0.0f};
+                const auto word = static_cast<unsigned short>(quantized_word(four, with));
+                if (layout.is_whole(i)) *reinterpret_cast<unsigned short*>(q + layout.vector_at(i)) = word;
+            } else {
+                unsigned words[S::WIDTH / 4];
 #pragma unroll
-            for (int j = 0; j < S::WIDTH; j += 4) words[j / 4] = quantized_word(&row.v[i][j], with);
-            if (layout.is_whole(i)) store_words<CACHE>(q + layout.vector_at(i), words);
+                for (int j = 0; j < S::WIDTH; j += 4) words[j / 4] = quantized_word(&row.v[i][j], with);
+                if (layout.is_whole(i)) store_words<CACHE>(q + layout.vector_at(i), words);
+            }
         }
         layout.each_single(row, [&](size_t i, float v) { q[i] = quantizer(v); });
     } else {
@@ -160,6 +166,7 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     __shared__ RowRecords<float, S, 2> largest_slots;
     RowLayout<S> layout(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
     if constexpr (Tile::FULL_TILE) layout.assume_full_tile();
+    if constexpr (Tile::PREFETCH_L2) layout.request(x), layout.request_shared(gamma, beta);
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
     Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };

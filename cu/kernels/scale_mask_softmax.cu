@@ -113,6 +113,7 @@ __global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2>) scale_mas
     using S = typename Tile::template Shape<T>;
     __shared__ RowRecords<MaxSum, S> slots;
     const RowLayout<S> layout(rows, cols, aligned16(s, mask, y));
+    if constexpr (Tile::PREFETCH_L2) layout.request(s, mask);
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
     Row<S> row = load_scores<Tile::CACHE>(layout, s, mask, scale);
     row_wait<S>();

@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 1, DROPOUT ? 
     using S = typename Tile::template Shape<T>;
     __shared__ GuessedSlots<S> slots;
     with_layout<Tile::FULL_TILE>(RowLayout<S>(rows, cols, aligned16(x, y)), [&](const RowLayout<S>& layout) {
+        if constexpr (Tile::PREFETCH_L2) layout.request(x);
         row_arrive<S, Tile::NO_EARLY_LAUNCH>();
         const Guess<S, T> guess(layout, x);
         Row<S> row = layout.template load<Tile::CACHE>(x, -infinity());

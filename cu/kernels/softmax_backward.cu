@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(Tile::THREADS) softmax_backward_vectorized(con
     using S = typename Tile::template Shape<T>;
     __shared__ RowRecords<float, S> slots;
     const RowLayout<S> layout(rows, cols, aligned16(y, dy, dx));
+    if constexpr (Tile::PREFETCH_L2) layout.request(y, dy);
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
     Row<S> row = layout.template load<Tile::CACHE>(y);
     const Row<S> given = layout.template load<Tile::CACHE>(dy);

@@ -34,12 +34,18 @@ def cases(draw):
     tile = {
         "THREADS": draw(st.sampled_from([32, 128, 256])),
         "VECTORS": draw(st.integers(1, 5)),
-        "CLUSTER": draw(st.sampled_from([1, 1, 2, 4])),
-        "SHIFTED": draw(st.booleans()),
+        "PREFETCH_L2": draw(st.booleans()),
     }
-    if "PREFETCH_WEIGHTS" in registry.get(name).variant("vectorized").tile:
-        tile["PREFETCH_WEIGHTS"] = tile["VECTORS"] < 3 and draw(st.booleans())
-    wide = width(fields["dtype"])
+    parameters = registry.get(name).variant("vectorized").tile
+    access = draw(st.sampled_from(["vectors", *(a for a in ("SHIFTED", "WIDTH", "PACKED", "BLOCK") if a in parameters)]))
+    tile["CLUSTER"] = 1 if access in ("WIDTH", "BLOCK") else draw(st.sampled_from([1, 1, 2, 4]))
+    tile["WIDTH"] = 2 if access == "WIDTH" else 0
+    tile |= {flag: flag == access for flag in ("SHIFTED", "PACKED", "BLOCK") if flag in parameters}
+    if access == "BLOCK":
+        tile["PREFETCH_L2"] = False
+    if "PREFETCH_WEIGHTS" in parameters:
+        tile["PREFETCH_WEIGHTS"] = access != "PACKED" and tile["VECTORS"] < 3 and draw(st.booleans())
+    wide = tile["WIDTH"] or width(fields["dtype"])
     most = wide * tile["VECTORS"] * tile["THREADS"] * tile["CLUSTER"]
     short = st.integers(1, min(most, 70))
     fields["cols"] = draw(st.one_of(short, st.integers(most // 2, most), st.integers(max(1, most - 2 * wide), most)))

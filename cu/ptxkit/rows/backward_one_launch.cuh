@@ -176,7 +176,7 @@ __device__ __forceinline__ void gradient_of_row(const T* x, const T* dy, const T
     __shared__ RowRecords<GradientRecord<CENTERED>, S> records;
     RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx, beta));
     const unsigned row = layout.row - first_cta / S::CTAS * S::groups;
-    layout.ends_array = row + 1 == rows;
+    layout.ends_array = row + 1 == rows || cols < S::WIDTH;
     layout.take(row, row < rows ? cols : 0, cols);
     Row<S> n = layout.template load<Tile::CACHE>(x), w = layout.template load<Tile::CACHE>(dy);
     Statistics statistics = {};

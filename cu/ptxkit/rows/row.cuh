@@ -76,7 +76,7 @@ struct Chosen<false, A, B> {
 // Tile parameters of a vectorized kernel, which holds rows in registers. Descriptions give them by name (VectorizedTile
 // in ptxkit/kernels/rows/rows.py).
 template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int CACHE_, bool PREFETCH_WEIGHTS_, bool NO_EARLY_LAUNCH_,
-          bool FULL_TILE_, bool SHIFTED_>
+          bool FULL_TILE_, bool SHIFTED_, int WIDTH_, bool PREFETCH_L2_>
 struct VectorizedTile {
     static constexpr int THREADS = THREADS_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
     static constexpr int LANES = LANES_ ? LANES_ : THREADS_;
@@ -86,9 +86,11 @@ struct VectorizedTile {
     static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_;    // of the next grid: see follow_previous_grid
     static constexpr bool FULL_TILE = FULL_TILE_;                // each register of the CTA or cluster holds a column
     static constexpr bool SHIFTED = SHIFTED_;                    // rows begin between two vectors: ShiftedRowShape
+    static constexpr int WIDTH = WIDTH_;                         // columns of an access
+    static constexpr bool PREFETCH_L2 = PREFETCH_L2_;            // request rows and weights before the previous grid has ended
     template <class T>
-    using Shape = typename Chosen<SHIFTED, ShiftedRowShape<THREADS, LANES_, VECTORS, CTAS, vector_width<T>>,
-                                  RowShape<THREADS, LANES_, VECTORS, CTAS, vector_width<T>>>::type;
+    using Shape = typename Chosen<SHIFTED, ShiftedRowShape<THREADS, LANES_, VECTORS, CTAS, WIDTH>,
+                                  RowShape<THREADS, LANES_, VECTORS, CTAS, WIDTH>>::type;
 };
 
 // The minimum of resident CTAs for __launch_bounds__, from ROWS registers for each column that a thread holds and
@@ -96,7 +98,7 @@ struct VectorizedTile {
 // loads are in flight.
 template <class T, class Tile, int ROWS, int BESIDE>
 struct RowCtas {
-    static constexpr int registers = ROWS * Tile::VECTORS * vector_width<T> + BESIDE + Tile::ADDRESSES;
+    static constexpr int registers = ROWS * Tile::VECTORS * Tile::WIDTH + BESIDE + Tile::ADDRESSES;
     static constexpr int ctas = TargetLimits::REGISTERS_PER_SM / (Tile::THREADS * registers);
     static constexpr int value = ctas < 16 ? ctas : 16;  // every target has that many slots for CTAs
 };
@@ -304,7 +306,7 @@ struct RowLayout {
     size_t first;        // index of the row's first element in the matrix
     bool vectors;
     bool full = false;      // every register of every thread holds a column
-    bool ends_array;        // the array ends with this row
+    bool ends_array;        // the array may end within the last vector of this row
     unsigned head = 0;      // elements of the first vector before the first column
     int begin = 0, valid;
 
@@ -313,7 +315,7 @@ struct RowLayout {
         thread = (S::CTAS > 1 ? cluster_ctarank() * S::launched_lanes() : 0) +
                  (S::any_threads ? threadIdx.x : threadIdx.x % S::LANES);
         vectors = aligned && (S::shifts || columns % S::WIDTH == 0);
-        ends_array = row + 1 == rows;
+        ends_array = row + 1 == rows || columns < S::WIDTH;
         take(row, row < rows ? columns : 0, columns);
     }
 
@@ -368,6 +370,19 @@ struct RowLayout {
     // CTA `cta` holds.
     __device__ __forceinline__ float warp_columns(unsigned warp) const { return columns_of<S::lanes>(warp); }
     __device__ __forceinline__ float cta_columns(unsigned cta) const { return columns_of<S::LANES>(cta); }
+
+    // Requests that L2 load the rows of matrices, before the previous grid has ended: its writes go to L2 as well, so that a
+    // request has no effect on what a later load returns.
+    template <class... T>
+    __device__ __forceinline__ void request(const T*... matrices) const {
+        (request_columns(matrices + first), ...);
+    }
+
+    // The same for arrays that all rows share.
+    template <class... T>
+    __device__ __forceinline__ void request_shared(const T*... arrays) const {
+        (request_columns(arrays), ...);
+    }
 
     // Loads a row of a matrix, with `fill` for padding.
     template <int CACHE, class T>
@@ -549,6 +564,15 @@ struct RowLayout {
     }
 
 private:
+    // Requests `cols` elements, by one address in each cache line.
+    template <class T>
+    __device__ __forceinline__ void request_columns(const T* from) const {
+        constexpr unsigned line = 128 / sizeof(T);
+        if (cols == 0) return;
+        for (unsigned c = thread * line; c < cols + (line - 1); c += S::launched_threads() * line)
+            prefetch_global_L2(from + ::min(c, cols - 1));
+    }
+
     // Number of columns held by the COUNT consecutive threads of the row that begin with thread COUNT * which.
     template <int COUNT>
     __device__ __forceinline__ float columns_of(unsigned which) const {

@@ -271,7 +271,7 @@ def slower(w: Any) -> str | None:
 def launches(w: Any, t: Tile) -> list[Launch]:
     """The launch of ``one_launch``."""
     of_row, threads = row.launched_lanes(w, t)
-    tile = row.tile_in_registers(t, of_row)
+    tile = row.tile_in_registers(w, t, of_row)
     of_sums, of_dx = grid(w, t)
     cluster = max(t.CLUSTER, t.SPLIT)
     arrays = ("x", "dy", *backward.weights(w), *backward.statistics(w), "dx", *backward.gradients(w))

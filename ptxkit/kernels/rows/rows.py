@@ -17,7 +17,7 @@ import numpy as np
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
 from ptxkit.kernels.measured import keep_input_bytes, measured
-from ptxkit.kernels.rows.row_tiles import Shape, resident_ctas, shapes, short_rows_shift
+from ptxkit.kernels.rows.row_tiles import SHARED_CTA, SHORT_COLUMNS, Shape, resident_ctas, shapes, short_rows_shift
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets import missing
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
@@ -34,6 +34,8 @@ FEW_WAVES = 2  # up to which the latency of weights counts, where not all rows a
 ALONE = 8  # registers that a thread saves where a CTA has one row
 LINE_COLUMNS = 64  # of 16 bits, in a cache line of 128 bytes
 MANY_ROWS = 64  # short rows for each SM from which on not all of them are resident
+NARROW_COLUMNS = 128  # minimum number of columns of short rows with WIDTH
+NARROW_VECTORS = 3  # accesses of a thread there
 LONG_COLUMNS = 8192  # columns from which SHIFTED is faster with two arrays of weights
 NULL = np.uint64(0)  # a null pointer, for outputs that are not requested
 
@@ -47,6 +49,8 @@ TILE: Mapping[str, list[Any]] = {
     "NO_EARLY_LAUNCH": [False, True],  # let the next grid start when this one ends: see follow_previous_grid
     "SHIFTED": [False, True],  # move rows that begin between two vectors in vectors instead of single columns
     "EVEN": [False, True],  # let an SM hold no more CTAs than the grid needs: see even_bytes
+    "WIDTH": [0, 2, 4],  # columns of an access, a VECTOR; 0: as many as are in 128 bits
+    "PREFETCH_L2": [False, True],  # request rows and weights before the previous grid has ended
 }
 
 FULL_TILE_COLUMNS = 16
@@ -71,11 +75,18 @@ class VectorizedTile(TemplateStruct):
     NO_EARLY_LAUNCH: bool
     FULL_TILE: bool
     SHIFTED: bool
+    WIDTH: int
+    PREFETCH_L2: bool
+
+
+def width_of(w: Any, t: Mapping[str, Any]) -> int:
+    """Columns of an access."""
+    return int(t.get("WIDTH") or width(w.dtype))
 
 
 def capacity(w: Any, t: Tile) -> int:
     """Number of columns that the registers of a cluster can hold."""
-    columns: int = width(w.dtype) * t.VECTORS * t.THREADS * t.CLUSTER
+    columns: int = width_of(w, t) * t.VECTORS * t.THREADS * t.CLUSTER
     return columns
 
 
@@ -93,7 +104,7 @@ def held_columns(w: Any, t: Mapping[str, Any]) -> int:
 def lanes(w: Any, t: Tile) -> int:
     """Threads of a CTA that share a row: the smallest power of two whose registers hold its columns, at most THREADS."""
     threads: int = t.THREADS
-    return min(threads, 1 << (cdiv(held_columns(w, t), width(w.dtype) * t.VECTORS * t.CLUSTER) - 1).bit_length())
+    return min(threads, 1 << (cdiv(held_columns(w, t), width_of(w, t) * t.VECTORS * t.CLUSTER) - 1).bit_length())
 
 
 def launched_lanes(w: Any, t: Tile) -> tuple[int, int]:
@@ -105,7 +116,7 @@ def launched_lanes(w: Any, t: Tile) -> tuple[int, int]:
     shared = lanes(w, t)
     if shared < t.THREADS:
         return shared, t.THREADS
-    threads = WARP * cdiv(held_columns(w, t), WARP * width(w.dtype) * t.VECTORS * t.CLUSTER)
+    threads = WARP * cdiv(held_columns(w, t), WARP * width_of(w, t) * t.VECTORS * t.CLUSTER)
     return (0, threads) if threads < t.THREADS else (t.THREADS, t.THREADS)
 
 
@@ -144,6 +155,24 @@ def late(w: Any, t: Tile) -> bool:
     return bool(in_registers(w, t) and stays_in_l2(w))
 
 
+def narrow_refusal(w: Any, t: Tile) -> str:
+    """Why WIDTH cannot be used, or ""."""
+    if not t.get("WIDTH"):
+        return ""
+    if width(w.dtype) <= t.WIDTH:
+        return f"WIDTH={t.WIDTH} is not less than the {width(w.dtype)} columns of 128 bits"
+    if t.SHIFTED or t.CLUSTER > 1 or not in_registers(w, t):
+        return "WIDTH applies to rows in the registers of a CTA that are not SHIFTED"
+    return ""
+
+
+def request_refusal(w: Any, t: Tile) -> str:
+    """Why PREFETCH_L2 cannot be used, or ""."""
+    if t.get("PREFETCH_L2") and not (in_registers(w, t) and stays_in_l2(w)):
+        return "PREFETCH_L2 applies to rows in registers whose arrays fit in L2"
+    return ""
+
+
 def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE`.
 
@@ -154,8 +183,10 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     """
 
     def check(w: Any, t: Tile) -> bool | str:
-        held = width(w.dtype) * t.VECTORS
+        held = width_of(w, t) * t.VECTORS
         available = registers(w, t.THREADS)
+        if refusal := narrow_refusal(w, t) or request_refusal(w, t):
+            return refusal
         if t.SHIFTED and is_aligned(w):
             return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
         if t.SHIFTED and not in_registers(w, t):
@@ -203,6 +234,38 @@ def is_even(w: Any, shape: Shape) -> bool:
     return room and shape.cluster == 1 and stays_in_l2(w) and missing(EARLY_LAUNCH, w.device.target) is None
 
 
+def is_requested(w: Any, shape: Shape, weights: bool = True) -> bool:
+    """Whether rows and weights are requested before the previous grid has ended (PREFETCH_L2).
+
+    The latency of device memory then overlaps with the end of that grid. Each row requests the weights, and if there are more
+    rows than SMs, so many requests of the same lines cost more than they save. Rows without weights are requested where all
+    of them are resident at a time, or several share a warp. ``weights``: whether the kernel may have some.
+    """
+    if not stays_in_l2(w) or missing(EARLY_LAUNCH, w.device.target) is not None:
+        return False
+    if weights:
+        return bool(shape.waves <= 1 and w.rows <= w.device.sms)
+    return bool(shape.waves <= 1 or shape.of_row <= WARP)
+
+
+def narrow_tiles(w: Any, rows: int) -> Iterator[dict[str, Any]]:
+    """Tiles with WIDTH for up to ``rows`` short rows of 16 bits that are whole numbers of narrower accesses.
+
+    A thread needs an instruction for each of its single columns, and where all rows are resident these instructions are most
+    of the time. With the widest access that divides a row, few threads hold it in as few instructions.
+    """
+    if width(w.dtype) == 4 or is_aligned(w) or w.cols % 2 or not (NARROW_COLUMNS <= w.cols <= SHORT_COLUMNS):
+        return
+    wide = 4 if w.cols % 4 == 0 else 2
+    of_row = 1 << (cdiv(w.cols, NARROW_VECTORS * wide) - 1).bit_length()
+    few = w.rows <= w.device.sms
+    if w.rows <= rows and stays_in_l2(w) and missing(EARLY_LAUNCH, w.device.target) is None:
+        threads = max(WARP if few else SHARED_CTA, of_row)
+        tile = {"THREADS": threads, "VECTORS": NARROW_VECTORS, "CLUSTER": 1, "CACHE": 0, "SHIFTED": False, "WIDTH": wide}
+        if few or w.rows * of_row <= w.device.sms * w.device.target.limits.threads // 2:
+            yield tile | {"PREFETCH_L2": True}
+
+
 def waves_with(w: Any, shape: Shape, weights: int, beside: int) -> float:
     """CTAs over those that are resident at a time, if a thread holds the columns of the weights as well."""
     held = cdiv(width(w.dtype) * shape.vectors * (1 + weights) + beside, 8) * 8
@@ -236,6 +299,7 @@ def preferred(
             if wide == 4 and large and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
         common: dict[str, Any] = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights, long_columns)}
+        yield from narrow_tiles(w, w.device.sms)
         order = list(shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"]))
         if weights == 1 and wide == 8 and stays_in_l2(w) and order and order[0].waves > 1:
             for shape in order:
@@ -243,10 +307,13 @@ def preferred(
                 if alone and 1 < waves_with(w, shape, weights, beside) <= FEW_WAVES:
                     yield shape.tile | common | {"EVEN": False, "PREFETCH_WEIGHTS": True}
         for shape in order:
-            tile = shape.tile | common | {"EVEN": is_even(w, shape)}
+            requested = is_requested(w, shape)
+            tile = shape.tile | common | {"EVEN": is_even(w, shape), "PREFETCH_L2": requested}
             if weights and shape.vectors * wide <= 16:
                 share = waves_with(w, shape, weights, beside - ALONE * (shape.of_row == shape.block))
-                hidden = prefetched and shape.waves <= 1 and (weights == 1 or wide == 4 or w.rows <= w.device.sms)
+                # two arrays of 16 bits are loaded after x has arrived; requested, they take no longer after the sums
+                hidden = prefetched and shape.waves <= 1 and (weights == 1 or wide == 4)
+                hidden = hidden or (prefetched and shape.waves <= 1 and w.rows <= w.device.sms and not requested)
                 if (hidden and share <= 1) or (early and wide == 4):
                     yield tile | {"PREFETCH_WEIGHTS": True}
                 elif hidden and wide == 4 and shape.is_half and waves_with(w, shape.alone, weights, beside - ALONE) <= 1:
@@ -271,7 +338,10 @@ def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE_IN_REGISTERS`; ``inputs`` is the number of arrays that a kernel holds in registers."""
 
     def check(w: Any, t: Tile) -> bool | str:
-        held, available = inputs * width(w.dtype) * t.VECTORS, registers(w, t.THREADS)
+        held = inputs * width_of(w, t) * t.VECTORS
+        available = registers(w, t.THREADS)
+        if refusal := narrow_refusal(w, t) or request_refusal(w, t):
+            return refusal
         if t.SHIFTED and is_aligned(w):
             return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
         if held + 44 > available:
@@ -287,19 +357,25 @@ def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
     return check
 
 
-def preferred_in_registers(inputs: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size, for :data:`TILE_IN_REGISTERS`, in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`."""
+def preferred_in_registers(inputs: int, requests: bool = False) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size, for :data:`TILE_IN_REGISTERS`, in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`.
+
+    Args:
+        inputs: number of arrays that a kernel holds in registers. requests: whether it has PREFETCH_L2.
+    """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         cache = 4 if w.work().bytes >= keep_input_bytes(w.device) else 0
         common: dict[str, Any] = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0, arrays=inputs)}
+        if requests:
+            yield from narrow_tiles(w, w.rows)
         for shape in shapes(w, held_columns(w, common), inputs, 44, common["SHIFTED"]):
-            yield shape.tile | common
+            yield shape.tile | common | ({"PREFETCH_L2": is_requested(w, shape, weights=False)} if requests else {})
 
     return choose
 
 
-def tile_in_registers(t: Tile, lanes: int) -> VectorizedTile:
+def tile_in_registers(w: Any, t: Tile, lanes: int) -> VectorizedTile:
     """The template argument of a tile of :data:`TILE_IN_REGISTERS`; ``lanes``: of a row."""
     return VectorizedTile(
         THREADS=t.THREADS,
@@ -311,13 +387,15 @@ def tile_in_registers(t: Tile, lanes: int) -> VectorizedTile:
         NO_EARLY_LAUNCH=False,
         FULL_TILE=False,
         SHIFTED=t.SHIFTED,
+        WIDTH=width_of(w, t),
+        PREFETCH_L2=t.get("PREFETCH_L2", False),
     )
 
 
 def launch_in_registers(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
     """The launch of a kernel for :data:`TILE_IN_REGISTERS`, whose template arguments end with :class:`VectorizedTile`."""
     of_row, threads = launched_lanes(w, t)
-    tile = tile_in_registers(t, of_row)
+    tile = tile_in_registers(w, t, of_row)
     grid = cdiv(w.rows, tile.THREADS // of_row if of_row else 1) * t.CLUSTER
     return Launch(kernel, grid, threads, args, 0, t.CLUSTER if t.CLUSTER > 1 else None, template=(*template, tile))
 
@@ -368,8 +446,10 @@ def vectorized(
         CACHE=t.CACHE,
         PREFETCH_WEIGHTS=t.get("PREFETCH_WEIGHTS", False),
         NO_EARLY_LAUNCH=t.NO_EARLY_LAUNCH,
-        FULL_TILE=is_full_tile(w, t, full_tile_shares_cta) and t.VECTORS * width(w.dtype) <= full_tile_columns,
+        FULL_TILE=is_full_tile(w, t, full_tile_shares_cta) and t.VECTORS * width_of(w, t) <= full_tile_columns,
         SHIFTED=t.SHIFTED,
+        WIDTH=width_of(w, t),
+        PREFETCH_L2=t.get("PREFETCH_L2", False),
     )
     grid = cdiv(w.rows, tile.THREADS // of_row if of_row else 1) * t.CLUSTER
     kept = even_bytes(w, grid) if t.get("EVEN") else 0
@@ -380,7 +460,7 @@ def is_full_tile(w: Any, t: Tile, shares_cta: bool) -> bool:
     """Whether each register of each CTA holds a column, for FULL_TILE; ``shares_cta``: also of CTAs with several rows."""
     of_row, threads = launched_lanes(w, t)
     rows = t.THREADS // of_row if shares_cta and of_row else 1
-    columns = width(w.dtype) * t.VECTORS * threads * t.CLUSTER
+    columns = width_of(w, t) * t.VECTORS * threads * t.CLUSTER
     return bool(rows * w.cols == columns and w.rows % rows == 0)
 
 

@@ -13,6 +13,12 @@ from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.rows.softmax import probabilities
 from ptxkit.workload.inputs import dtype_of
 
+TILE: Mapping[str, list[Any]] = {
+    **row.TILE_IN_REGISTERS,
+    "WIDTH": row.TILE["WIDTH"],
+    "PREFETCH_L2": row.TILE["PREFETCH_L2"],
+}
+
 
 class SoftmaxBackward(Workload):
     """Gradient of softmax: two reads and one write. With a scale, that of the scores of softmax(scale * scores + mask)."""
@@ -70,7 +76,7 @@ class SoftmaxBackward(Workload):
         args = ("y", "dy", "dx", self.cols, "scale")
         return [row.kept("softmax_backward_fused", self, args, (row.cu_type(self.dtype),), size=8)]
 
-    @variant(tile=row.TILE_IN_REGISTERS, constraint=row.fits_in_registers(2), prefer=row.preferred_in_registers(2))
+    @variant(tile=TILE, constraint=row.fits_in_registers(2), prefer=row.preferred_in_registers(2, requests=True))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""
         args = ("y", "dy", "dx", self.rows, self.cols, "scale")
