@@ -99,8 +99,9 @@ __global__ void __launch_bounds__(THREADS) bias_dropout_residual_fused(const T* 
 // vectorized
 
 // A vector needs one or two quads of random words, generated while its loads are in flight. A thread loads its bias
-// once for ROWS rows.
-template <class T, int THREADS, int LANES, int ROWS, int CACHE>
+// once for ROWS rows. With AHEAD, random words are generated before the previous grid has ended, and L2 is requested to load
+// the elements meanwhile: its writes go to L2 as well, so that a request has no effect on what a later load returns.
+template <class T, int THREADS, int LANES, int ROWS, int CACHE, bool AHEAD>
 __global__ void __launch_bounds__(THREADS) bias_dropout_residual_vectorized(const T* x, const T* bias,
                                                                             const T* residual, T* out, int rows,
                                                                             int cols, unsigned threshold, float scale,
@@ -109,15 +110,30 @@ __global__ void __launch_bounds__(THREADS) bias_dropout_residual_vectorized(cons
     const Dropout dropout{threshold, scale};
     const unsigned long long policy = load_policy<CACHE>();
     Vector<T, width> b, v[ROWS], r[ROWS];
+    unsigned random[ROWS][width];
+    auto generate = [&](int k, long long i) {
+        const RandomWords<width> words(i, seed);
+#pragma unroll
+        for (int j = 0; j < width; j++) random[k][j] = words.word[j];
+    };
+    auto ahead = [&](int k, long long i, unsigned c) {
+        if constexpr (AHEAD) {
+            if (k == 0) prefetch_global_L2(bias + c);
+            prefetch_global_L2(x + i), prefetch_global_L2(residual + i);
+            generate(k, i);
+#pragma unroll
+            for (int j = 0; j < width; j++) random[k][j] = optimization_barrier(random[k][j]);  // before the wait
+        }
+    };
     auto column = [&](unsigned c) { b.template load<CACHE_KEEP>(bias + c); };
     auto load = [&](int k, long long i) {
         v[k].template load<CACHE>(x + i, policy);
         r[k].template load<CACHE>(residual + i, policy);
     };
     auto store = [&](int k, long long i) {
-        const RandomWords<width> words(i, seed);
+        if constexpr (!AHEAD) generate(k, i);
         Vector<T, width> result;
-        result.fill([&](int j) { return finished(v[k][j], b[j], r[k][j], dropout, words.word[j]); });
+        result.fill([&](int j) { return finished(v[k][j], b[j], r[k][j], dropout, random[k][j]); });
         result.template store<CACHE>(out + i);
     };
     auto one = [&](long long i, unsigned c) {
@@ -126,5 +142,5 @@ __global__ void __launch_bounds__(THREADS) bias_dropout_residual_vectorized(cons
         out[i] = Convert<T>::from_f32(result);
     };
     const bool aligned = aligned16(x, bias, residual, out);
-    for_each_row_vector<THREADS, LANES, ROWS, width>(rows, cols, aligned, column, load, store, one);
+    for_each_row_vector<THREADS, LANES, ROWS, width>(rows, cols, aligned, column, load, store, one, ahead);
 }

@@ -11,6 +11,7 @@ from ptxkit.errors import UsageError
 from ptxkit.kernels.elementwise.bias_dropout_residual import BiasDropoutResidual
 from ptxkit.kernels.elementwise.philox import philox4x32_10, random_words
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.verify import compare
@@ -182,3 +183,21 @@ def test_the_preferred_tile_satisfies_the_constraint(rows, cols, dtype):
     variant = workload.variant("vectorized")
     tile = variant.select_tile(workload, Target.parse("sm_90a"))
     assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [72, 101])
+def test_random_words_that_are_generated_ahead_give_the_same_bits(device, cols, dtype):
+    case = execute.Case(BiasDropoutResidual(rows=9, cols=cols, dtype=dtype), device)
+    found = []
+    for ahead in (False, True):
+        tile = {"THREADS": 128, "ROWS": 2, "AHEAD": ahead}
+        assert execute.run(case, BiasDropoutResidual.variant("vectorized"), None, tile, explicit=True).verdict.verified
+        found.append(case.outputs()["out"].copy())
+    np.testing.assert_array_equal(found[0].view(np.uint8), found[1].view(np.uint8))
+
+
+@pytest.mark.parametrize(("rows", "cols", "ahead"), [(64, 5120, True), (1000, 8192, False), (16384, 4096, False)])
+def test_random_words_are_generated_ahead_where_the_next_grid_has_room(rows, cols, ahead):
+    workload = BiasDropoutResidual(rows=rows, cols=cols, dtype="f16").on(reference_facts("sm_90a"))
+    assert workload.variant("vectorized").select_tile(workload, Target.parse("sm_90a")).AHEAD is ahead

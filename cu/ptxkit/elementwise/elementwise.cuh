@@ -230,26 +230,37 @@ __device__ __forceinline__ void elementwise_scalar(long long n, Op op, T* out, c
 // ---------------------------------------------------------------------------------------------------------------------
 // The loop over rows, for operations that need an element's column
 
+// Does nothing.
+struct Nothing {
+    __device__ __forceinline__ void operator()(int, long long, unsigned) const {}
+};
+
 // Runs over rows x cols elements. LANES threads (a power of two up to THREADS) take one vector each of LANES * WIDTH
 // columns, in ROWS rows, so that values that depend only on the column are loaded once for all of them. THREADS / LANES
 // such groups take adjacent rows. The grid is cdiv(rows, ROWS * THREADS / LANES) * cdiv(cols, LANES * WIDTH).
 //
 // column(c) receives the first column of the thread's vectors; load(k, i) and store(k, i) receive the number k of its
 // row and the index i of the vector's first element in the array. Without alignment, or if cols is not a multiple of
-// WIDTH, one(i, c) computes all elements.
-template <int THREADS, int LANES, int ROWS, int WIDTH, class Column, class Load, class Store, class One>
+// WIDTH, one(i, c) computes all elements. ahead(k, i, c) is called before the previous grid has ended.
+template <int THREADS, int LANES, int ROWS, int WIDTH, class Column, class Load, class Store, class One,
+          class Ahead = Nothing>
 __device__ __forceinline__ void for_each_row_vector(unsigned rows, unsigned cols, bool aligned, Column column,
-                                                    Load load, Store store, One one) {
+                                                    Load load, Store store, One one, Ahead ahead = Ahead()) {
     static_assert(THREADS % LANES == 0 && (LANES & (LANES - 1)) == 0, "LANES is a power of two up to THREADS");
     constexpr unsigned part = LANES * WIDTH, groups = THREADS / LANES;
-    follow_previous_grid();
+    launch_next_grid();
     const unsigned parts = (cols - 1) / part + 1, lane = threadIdx.x % LANES;
     const unsigned first_row = blockIdx.x / parts * (groups * ROWS) + threadIdx.x / LANES;
     const unsigned first_column = blockIdx.x % parts * part;
     const long long first = static_cast<long long>(first_row) * cols, step = static_cast<long long>(groups) * cols;
     if (aligned && cols % WIDTH == 0) {
         const unsigned c = first_column + lane * WIDTH;
-        if (c >= cols) return;
+        if (c >= cols) return wait_for_previous_grid();
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            if (first_row + k * groups < rows) ahead(k, first + k * step + c, c);
+        }
+        wait_for_previous_grid();
         column(c);
 #pragma unroll
         for (int k = 0; k < ROWS; k++) {
@@ -261,6 +272,7 @@ __device__ __forceinline__ void for_each_row_vector(unsigned rows, unsigned cols
         }
         return;
     }
+    wait_for_previous_grid();
     for (unsigned k = 0; k < ROWS && first_row + k * groups < rows; k++) {
         for (unsigned c = first_column + lane; c < cols && c < first_column + part; c += LANES)
             one(first + k * step + c, c);

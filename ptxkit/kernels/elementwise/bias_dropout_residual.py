@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
@@ -12,8 +12,24 @@ from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, cdiv, unifo
 from ptxkit.kernels.elementwise import columns
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, SCALAR_THREADS, framework, scalar, width
 from ptxkit.kernels.elementwise.philox import random_words
+from ptxkit.targets import missing
 
 CHAIN_THREADS = 128  # threads of a CTA in the unfused launches
+
+
+TILE: Mapping[str, list[Any]] = {
+    **columns.ROW_TILE,
+    "AHEAD": [False, True],  # generate random words, and request the arrays, before the previous grid has ended
+}
+
+
+def preferred(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles by size; with AHEAD where at most half of the threads that are resident at a time have a vector each, so that there
+    is room for the next grid beside this one."""
+    resident = w.device.sms * w.device.target.limits.threads
+    ahead = w.rows * w.cols // width(w.dtype) <= resident // 2 and missing(("griddepcontrol",), w.device.target) is None
+    for tile in columns.preferred(w):
+        yield tile | {"AHEAD": ahead and "CACHE" not in tile}
 
 
 class BiasDropoutResidual(Workload):
@@ -123,12 +139,8 @@ class BiasDropoutResidual(Workload):
         args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
         return [scalar("bias_dropout_residual_fused", self.rows * self.cols, args, self.type)]
 
-    @variant(
-        tile=columns.ROW_TILE,
-        constraint=columns.usable(inputs=2),
-        prefer=columns.preferred,
-    )
+    @variant(tile=TILE, constraint=columns.usable(inputs=2), prefer=preferred)
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses; all random words are used, and each thread loads its bias once."""
         args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
-        return [columns.launch("bias_dropout_residual_vectorized", self, t, args, self.type)]
+        return [columns.launch("bias_dropout_residual_vectorized", self, t, args, self.type, (t.AHEAD,))]

@@ -56,12 +56,14 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
     yield {"THREADS": 128, "ROWS": 1, "CACHE": 4}
 
 
-def launch(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
-    """A vectorized launch; ``template`` comes before the tile's arguments."""
+def launch(
+    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], more: tuple[object, ...] = ()
+) -> Launch:
+    """A vectorized launch; ``template`` comes before the tile's arguments, and ``more`` after them."""
     return Launch(
         kernel,
         ctas(w, t.THREADS, t.ROWS),
         t.THREADS,
         args,
-        template=(*template, t.THREADS, lanes(w, t.THREADS), t.ROWS, t.CACHE),
+        template=(*template, t.THREADS, lanes(w, t.THREADS), t.ROWS, t.CACHE, *more),
     )
