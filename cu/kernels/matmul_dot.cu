@@ -11,6 +11,6 @@ __global__ void __launch_bounds__(DOT_THREADS, Tile::RESIDENT) matmul_dot(const 
                                                                           unsigned pitch, unsigned a_pitch, unsigned b_pitch,
                                                                           unsigned across) {
     const ElementOutput<EPILOGUE, T> output{c, bias, m, n, pitch, alpha, beta};
-    auto store = [&](float sum, unsigned row, unsigned col) { output.store(sum, row, col, output.bias_of(col)); };
-    dot_products<Tile>(a, b, DotSizes{m, n, k, a_pitch, b_pitch, across}, store);
+    auto store = [&](const float (&sum)[1], unsigned row, unsigned col) { output.store(sum[0], row, col, output.bias_of(col)); };
+    dot_products<Tile>(a, {b}, DotSizes{m, n, k, a_pitch, b_pitch, across}, store);
 }

@@ -14,12 +14,15 @@ namespace ptxkit {
 constexpr int DOT_WARPS = 8;
 constexpr int DOT_THREADS = 32 * DOT_WARPS;
 
-// TOKENS: rows of a. BATCH: vectors of a lane in flight.
-template <int TOKENS_, int BATCH_>
+// TOKENS: rows of a. BATCH: vectors of a lane in flight, of each of MATRICES with as many rows as b.
+template <int TOKENS_, int BATCH_, int MATRICES_ = 1>
 struct DotTile {
-    static constexpr int TOKENS = TOKENS_, BATCH = BATCH_;
-    static constexpr int RESIDENT = 4 * BATCH * (1 + TOKENS) <= 32 ? 4 : 3;  // CTAs of an SM, by the registers of these vectors
+    static constexpr int TOKENS = TOKENS_, BATCH = BATCH_, MATRICES = MATRICES_;
+    static constexpr int RESIDENT = 4 * BATCH * (MATRICES + TOKENS) <= 32 ? 4 : 3;  // CTAs of an SM, by the registers of these vectors
 };
+
+// When b is read: after the previous grid, or before its end if it does not write b, with a next grid that does so.
+enum class DotFollows { AT_ONCE, BEFORE_NEXT, WITH_WEIGHTS };
 
 // The sizes of a product; `across`: rows of a CTA, whose warps divide k.
 struct DotSizes {
@@ -38,31 +41,41 @@ __device__ __forceinline__ float dot(const uint4& x, const uint4& y, float sum) 
     return sum;
 }
 
-// `store` takes a sum, and the numbers of the rows of a and of b. All rows are whole vectors.
-template <class Tile, class T, class Store>
-__device__ __forceinline__ void dot_products(const T* a, const T* b, const DotSizes& size, const Store& store) {
-    constexpr int TOKENS = Tile::TOKENS, BATCH = Tile::BATCH;
+// `store` takes a sum for each matrix, and the numbers of the rows of a and of b. All rows are whole vectors.
+template <class Tile, DotFollows FOLLOWS = DotFollows::AT_ONCE, class T, class Store>
+__device__ __forceinline__ void dot_products(const T* a, const T* const (&b)[Tile::MATRICES], const DotSizes& size, const Store& store) {
+    constexpr int TOKENS = Tile::TOKENS, BATCH = Tile::BATCH, MATRICES = Tile::MATRICES;
     constexpr unsigned ELEMENTS = 16 / sizeof(T), STEP = 32 * ELEMENTS;
-    __shared__ float of_warps[DOT_WARPS][TOKENS];
-    follow_previous_grid();
+    __shared__ float of_warps[DOT_WARPS][MATRICES][TOKENS];
+    if constexpr (FOLLOWS == DotFollows::AT_ONCE) follow_previous_grid();
+    else if constexpr (FOLLOWS == DotFollows::BEFORE_NEXT) follow_previous_grid_later();
+    else launch_next_grid();
     const unsigned lane = laneid(), warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     const unsigned parts = DOT_WARPS / size.across, part = warp / size.across, first = blockIdx.x * size.across;
     const unsigned row = min(first + warp % size.across, size.n - 1), token = blockIdx.y * TOKENS;  // beyond the last: not stored
 
     unsigned x = part * BATCH * STEP + lane * ELEMENTS;
     const unsigned advance = parts * BATCH * STEP;
-    const T *from = b + static_cast<size_t>(row) * size.b_pitch + x, *from_a[TOKENS];
+    const T *from[MATRICES], *from_a[TOKENS];
+#pragma unroll
+    for (int i = 0; i < MATRICES; i++) from[i] = b[i] + static_cast<size_t>(row) * size.b_pitch + x;
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) from_a[t] = a + static_cast<size_t>(min(token + t, size.m - 1)) * size.a_pitch + x;
     auto vector = [](const T* at) { return reinterpret_cast<const uint4*>(at); };
-    float sums[TOKENS] = {};
+    float sums[MATRICES][TOKENS] = {};
+    bool waits = FOLLOWS == DotFollows::WITH_WEIGHTS;
 #pragma unroll 1
     for (; x < size.k; x += advance) {
-        uint4 vectors[BATCH] = {}, tokens[BATCH][TOKENS] = {};
+        uint4 vectors[BATCH][MATRICES] = {}, tokens[BATCH][TOKENS] = {};
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
-            if (x + u * STEP < size.k) vectors[u] = ld_global_L1_no_allocate(vector(from + u * STEP));
+#pragma unroll
+            for (int i = 0; i < MATRICES; i++) {
+                if (x + u * STEP < size.k) vectors[u][i] = ld_global_L1_no_allocate(vector(from[i] + u * STEP));
+            }
         }
+        if (waits) wait_for_previous_grid();
+        waits = false;
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
 #pragma unroll
@@ -73,26 +86,37 @@ __device__ __forceinline__ void dot_products(const T* a, const T* b, const DotSi
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
 #pragma unroll
-            for (int t = 0; t < TOKENS; t++) sums[t] = dot<T>(vectors[u], tokens[u][t], sums[t]);
+            for (int i = 0; i < MATRICES; i++) {
+#pragma unroll
+                for (int t = 0; t < TOKENS; t++) sums[i][t] = dot<T>(vectors[u][i], tokens[u][t], sums[i][t]);
+            }
         }
-        from += advance;
+#pragma unroll
+        for (int i = 0; i < MATRICES; i++) from[i] += advance;
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) from_a[t] += advance;
     }
     __syncwarp();
 #pragma unroll
-    for (int t = 0; t < TOKENS; t++) {
+    for (int i = 0; i < MATRICES; i++) {
 #pragma unroll
-        for (int apart = 16; apart > 0; apart /= 2) sums[t] += shfl_sync_bfly(all_lanes, sums[t], apart);
-        if (lane == 0) of_warps[warp][t] = sums[t];
+        for (int t = 0; t < TOKENS; t++) {
+#pragma unroll
+            for (int apart = 16; apart > 0; apart /= 2) sums[i][t] += shfl_sync_bfly(all_lanes, sums[i][t], apart);
+            if (lane == 0) of_warps[warp][i][t] = sums[i][t];
+        }
     }
     barrier_sync();
     // The sums of the warps are added in the order of their numbers.
     for (unsigned i = threadIdx.x; i < TOKENS * size.across; i += DOT_THREADS) {
         const unsigned t = i / size.across, of_row = i % size.across;
-        float sum = of_warps[of_row][t];
-        for (unsigned other = 1; other < parts; other++) sum += of_warps[other * size.across + of_row][t];
-        if (token + t < size.m && first + of_row < size.n) store(sum, token + t, first + of_row);
+        float found[MATRICES];
+#pragma unroll
+        for (int j = 0; j < MATRICES; j++) {
+            found[j] = of_warps[of_row][j][t];
+            for (unsigned other = 1; other < parts; other++) found[j] += of_warps[other * size.across + of_row][j][t];
+        }
+        if (token + t < size.m && first + of_row < size.n) store(found, token + t, first + of_row);
     }
 }
 

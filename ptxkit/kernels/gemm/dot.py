@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
 SOURCE = "matmul_dot.cu"
+GATED_SOURCE = "swiglu_ffn_dot.cu"
 WARPS = 8
 THREADS = WARP * WARPS
 PIECE_BYTES = 16 * WARP  # of a row of b that a warp reads at a time
@@ -39,6 +40,7 @@ class DotTile(TemplateStruct):
 
     TOKENS: int
     BATCH: int
+    MATRICES: int = 1
 
 
 def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
@@ -70,6 +72,29 @@ def launches(w: Matmul, t: Tile) -> list[Launch]:
             template=(DotTile(t.TOKENS, t.BATCH), f"ptxkit::{w.kind}", w.epilogue_bits),
         )
     ]
+
+
+def gated(gate: Matmul, down: Matmul, t: Mapping[str, int], cu: str) -> list[Launch]:
+    """The launches of ``swiglu_ffn_dot.cu``.
+
+    Args:
+        gate: the product of x with the rows of gate, which are as many as those of up. down: the second product.
+        t: the tile of the first launch. cu: the type of the elements in C++.
+    """
+    second = next(preferred(down))
+
+    def launch(kernel: str, w: Matmul, t: Mapping[str, int], names: tuple[str, ...]) -> Launch:
+        return Launch(
+            kernel,
+            (cdiv(w.n, across(t)), cdiv(w.m, t["TOKENS"])),
+            THREADS,
+            (*names, w.m, w.n, w.k, across(t)),
+            source=GATED_SOURCE,
+            template=(DotTile(t["TOKENS"], t["BATCH"], len(names) - 2), cu),
+        )
+
+    first = launch("gated_dot", gate, t, ("x", "gate", "up", "h"))
+    return [first, launch("early_dot", down, second, ("h", "down", "y"))]
 
 
 def considered(w: Matmul) -> bool:

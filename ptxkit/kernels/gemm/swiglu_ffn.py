@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm import gated_multicast, matmul_wgmma, multicast, wgmma_tiles
+from ptxkit.kernels.gemm import dot, gated_multicast, matmul_wgmma, multicast, wgmma_tiles
 from ptxkit.kernels.gemm.gated_ffn import GatedFfn
 from ptxkit.kernels.gemm.matmul_wgmma import BK, MatmulWgmma, WgmmaTile, but
 from ptxkit.kernels.measured import gemm_tiles
@@ -44,6 +44,16 @@ def slower(w: SwigluFfn) -> str | None:
     return f"predicted to take {mine:.1f} us, step 3 {others:.1f} us" if others < mine else None
 
 
+def slower_dot(w: SwigluFfn) -> str | None:
+    """Why step 5 is not taken; None where it is predicted to be faster than step 4."""
+    gated, down = w.gated_product, w.down_product
+    if not (dot.was_timed(gated) and dot.was_timed(down)):
+        return f"is for {dot.MOST_ROWS} token, on GPUs with times of such products"
+    mine = sum(min(dot.predicted_us(product, t) for t in dot.candidates(product)) for product in (gated, down))
+    others = multicast.predicted_us(gated, next(gated_multicast.preferred(gated))) + gated_multicast.second(down).predicted_us
+    return f"predicted to take {mine:.1f} us, step 4 {others:.1f} us" if others < mine else None
+
+
 class SwigluFfn(GatedFfn):
     """A gated feed-forward layer with dense weights: y = (silu(x gate^T) * (x up^T)) down^T."""
 
@@ -53,6 +63,11 @@ class SwigluFfn(GatedFfn):
     def gated_product(self) -> MatmulWgmma:
         """The product of x with the rows of gate and of up, for the model of its time."""
         return MatmulWgmma(m=self.tokens, n=2 * self.ffn, k=self.hidden, dtype=self.dtype).on(self.device)
+
+    @property
+    def gate_product(self) -> MatmulWgmma:
+        """The product of x with the rows of gate."""
+        return MatmulWgmma(m=self.tokens, n=self.ffn, k=self.hidden, dtype=self.dtype).on(self.device)
 
     @property
     def down_product(self) -> MatmulWgmma:
@@ -147,3 +162,14 @@ class SwigluFfn(GatedFfn):
         if taken.kernel == "product":
             return [gated, replace(self.product("h", "down", "y"), source=self.source)]
         return [gated, gated_multicast.early(self.down_product, taken, self.cu, ("h", "down", "y"))]
+
+    @variant(
+        requires=REQUIRES,
+        source=dot.GATED_SOURCE,
+        tile=dot.SPACE,
+        prefer=lambda w: dot.preferred(w.gate_product),
+        slower=slower_dot,
+    )
+    def step5_dot(self, t: Tile) -> list[Launch]:
+        """For one token: dot products with rows of the weights, of which down is loaded before h is complete."""
+        return dot.gated(self.gate_product, self.down_product, t, self.cu)
