@@ -233,7 +233,8 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
                 continue;
             }
             if (part.begin + part.count == steps) {
-                store(c, sum, lanes, origin, m, n, Source::WHOLE);
+                if constexpr (Source::WHOLE) store(c, sum, lanes, origin, m, n, true);
+                else store_row_by_row<Tile>(c, sum, lanes, origin, m, n, bytes + STAGES * STAGE);
             } else {
                 // The share after this one has the next steps of the tile and adds or stores first, so that the sums
                 // are added in one order.

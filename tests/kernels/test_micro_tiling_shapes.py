@@ -51,6 +51,9 @@ LOWEST = tile(16, 256, 16, 4, 8, 16, 64, 2, 2)
 NARROW = tile(256, 16, 16, 8, 4, 64, 16, 2, 2)
 WIDE = tile(64, 256, 16, 8, 16, 64, 64, 5, 2)
 DEEP = tile(256, 128, 32, 8, 16, 32, 128, 4)
+BROAD = tile(64, 192, 16, 8, 12, 32, 96, 2, 2)
+TALL_96 = tile(128, 96, 16, 4, 12, 32, 48, 2)
+LOW_96 = tile(96, 128, 16, 4, 8, 32, 32, 2)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,8 @@ DEEP = tile(256, 128, 32, 8, 16, 32, 128, 4)
         (257, 7, 100, NARROW | {"PARTS": 2}),
         (20, 133, 98, DEEP | {"PARTS": 1}),
         (257, 30, 66, DEEP | {"PARTS": 2}),
+        (130, 97, 34, TALL_96 | {"PARTS": 1}),
+        (97, 131, 35, LOW_96 | {"PARTS": 2}),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "x".join(str(v) for v in value.values()),
 )
@@ -84,12 +89,38 @@ def test_clusters_divide_k(m, n, k, given):
         (2, 68, 518, 50, 4),  # 10 tiles for 4 CTAs: all are shared
         (4, 64, 63, 501, 1),  # 8 CTAs share one tile
         (3, 3, 641, 2, 1),  # less than a step of k
+        (1, 33, 388, 35, 1),  # rows of c are vectors, those of a are not
     ],
 )
 def test_rows_of_any_length_are_shared_by_steps_of_k(monkeypatch, name, sms, m, n, k, waves):
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
     verdict = launched(name, m, n, k, SQUARE | {"MIN_STEPS": 2, "SHARED_WAVES": waves})
     assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize(
+    ("sms", "m", "n", "k", "given"),
+    [
+        (1, 33, 577, 17, BROAD | {"COPY": 1}),  # 4 tiles for 2 CTAs
+        (1, 70, 195, 18, BROAD),
+        (1, 129, 65, 17, TALL_96),  # 2 tiles for a CTA
+        (1, 193, 60, 20, LOW_96),
+        (1, 65, 132, 20, SQUARE),
+        (1, 65, 132, 19, SQUARE),  # rows of c are vectors, those of a are not
+    ],
+)
+def test_whole_tiles_of_persistent_ctas(monkeypatch, sms, m, n, k, given):
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
+    verdict = launched("step9_stream_k", m, n, k, given | {"SHARED_WAVES": 0})
+    assert verdict.verified, verdict.worst
+
+
+@pytest.mark.parametrize("waves", [0, 1])
+def test_flags_are_cleared_only_where_tiles_are_divided(waves):
+    w = MATMUL.make([640, 1280, 160], {})
+    given = w.variant("step9_stream_k").select_tile(w, SM_90A, SQUARE | {"SHARED_WAVES": waves})
+    kernels = [launch.kernel for launch in w.variant("step9_stream_k").launches(w, given)]
+    assert ("matmul_stream_k_clear" in kernels) == (waves == 1)
 
 
 SMALL = tile(64, 64, 16, 4, 8, 32, 32, 5, 3)
@@ -162,9 +193,12 @@ def test_only_rows_that_are_not_aligned_are_copied():
         (1, 36, 301, {"ROWS": 1, "ACROSS": 4, "BATCH": 2, "PARTS": 1, "THREADS": 1024}),
         (2, 20, 44, {"ROWS": 2, "ACROSS": 4, "BATCH": 2, "PARTS": 2, "THREADS": 512}),
         (1, 132, 44, {"ROWS": 1, "ACROSS": 32, "BATCH": 4, "PARTS": 2}),
-        (3, 131, 45, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 4}),
-        (4, 61, 64, {"ROWS": 4, "ACROSS": 4, "BATCH": 2, "PARTS": 1}),
-        (1, 62, 75, {"ROWS": 1, "ACROSS": 16, "BATCH": 1, "PARTS": 2, "THREADS": 1024}),
+        (3, 131, 45, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 4, "SHIFT": 1}),
+        (3, 131, 45, {"ROWS": 3, "ACROSS": 32, "BATCH": 2, "PARTS": 2}),
+        (3, 70, 45, {"ROWS": 3, "ACROSS": 16, "BATCH": 1, "PARTS": 1, "SHIFT": 1}),
+        (4, 61, 64, {"ROWS": 4, "ACROSS": 4, "BATCH": 2, "PARTS": 1, "SHIFT": 1}),
+        (1, 62, 75, {"ROWS": 1, "ACROSS": 16, "BATCH": 1, "PARTS": 2, "THREADS": 1024, "SHIFT": 1}),
+        (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1, "SHIFT": 1}),
         (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
         (5, 35, 38, {"ROWS": 8, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
         (5, 4, 300, {"ROWS": 4, "ACROSS": 16, "BATCH": 1, "PARTS": 8, "THREADS": 128}),
@@ -183,7 +217,7 @@ def test_vectors_of_few_rows_that_begin_in_another_row_add_nothing_of_it():
     w = MATMUL.make([1, 30, 13], {})
     case = execute.Case(w, EmulatedDevice())
     case.inputs["b"][5, [0, 29]] = np.inf
-    prepared = execute.prepare(case, w.variant("step12_few_rows"), tile={"ROWS": 1, "ACROSS": 8, "PARTS": 1})
+    prepared = execute.prepare(case, w.variant("step12_few_rows"), tile={"ROWS": 1, "ACROSS": 8, "PARTS": 1, "SHIFT": 1})
     case.reset()
     prepared.launch()
     assert np.isinf(case.outputs()["c"][0]).nonzero()[0].tolist() == [0, 29]
@@ -233,6 +267,7 @@ def test_what_is_not_possible_is_said():
     for name, given, words in (
         ("step10_cluster_k", SQUARE | {"PARTS": 8}, "fewer than PARTS=8"),
         ("step12_few_rows", {"ROWS": 16, "BATCH": 4, "THREADS": 512}, "need 148 registers"),
+        ("step12_few_rows", {"ROWS": 4, "SHIFT": 1}, "rows of b that are no multiples"),
         ("step13_few_columns", {"ROWS": 2, "COLUMNS": 1, "PARTS": 5}, "fewer than PARTS=5"),
     ):
         with pytest.raises(UsageError, match=words):

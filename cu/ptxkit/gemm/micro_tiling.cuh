@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_by_rows(float* c, const float (&sum)[TM][T
     constexpr int WM = Tile::WM, WN = Tile::WN, ACROSS = Tile::BN / WN;
     const int warp = threadIdx.x / 32, row = warp / ACROSS * WM, col = warp % ACROSS * WN;
     float* sums = reinterpret_cast<float*>(shared) + warp * WM * WN;
-    auto place = [](int r, int q) { return r * WN + (WN >= 32 ? q ^ (r & 1) << 4 : q); };
+    auto place = [](int r, int q) { return r * WN + (WN % 32 == 0 ? q ^ (r & 1) << 4 : q); };
 #pragma unroll
     for (int r = 0; r < TM; ++r)
 #pragma unroll
@@ -128,7 +128,7 @@ __device__ __forceinline__ void store_by_rows(float* c, const float (&sum)[TM][T
                       uint4{__float_as_uint(sum[r][q]), __float_as_uint(sum[r][q + 1]), __float_as_uint(sum[r][q + 2]),
                             __float_as_uint(sum[r][q + 3])});
     __syncwarp();
-    constexpr int COLS = WN < 32 ? WN : 32, ROWS = 32 / COLS;  // that the lanes store at a time
+    constexpr int COLS = WN % 32 == 0 ? 32 : 16, ROWS = 32 / COLS;  // that the lanes store at a time
     const int lane_row = threadIdx.x % 32 / COLS, lane_col = threadIdx.x % COLS;
     const int rows = m - origin.row - row - lane_row, cols = n - origin.col - col - lane_col;
     float* out = c + static_cast<size_t>(origin.row + row + lane_row) * n + origin.col + col + lane_col;
@@ -139,6 +139,40 @@ __device__ __forceinline__ void store_by_rows(float* c, const float (&sum)[TM][T
 #pragma unroll
         for (int q = 0; q < WN; q += COLS)
             if (q < cols) out[q] = sums[place(r + lane_row, q + lane_col)];
+    }
+}
+
+// The same with less shared memory: a warp has room for one row of each of its lanes, L::DOWN rows of its columns, at a time.
+template <class Tile, class L, int TM, int TN>
+__device__ __forceinline__ void store_row_by_row(float* c, const float (&sum)[TM][TN], const L& lanes, TileOrigin origin, int m, int n,
+                                              unsigned char* shared) {
+    constexpr int WM = Tile::WM, WN = Tile::WN, ACROSS = Tile::BN / WN, HEIGHT = L::DOWN;
+    const int warp = threadIdx.x / 32, row = warp / ACROSS * WM, col = warp % ACROSS * WN;
+    float* sums = reinterpret_cast<float*>(shared) + warp * HEIGHT * WN;
+    // Rows of 48 columns are half of the banks apart by themselves.
+    auto place = [](int r, int q) { return r * WN + (WN % 32 == 0 ? q ^ (r & 1) << 4 : q); };
+    constexpr int COLS = WN % 32 == 0 ? 32 : 16, ROWS = 32 / COLS;  // that the lanes store at a time
+    static_assert(HEIGHT % ROWS == 0 && WN % COLS == 0, "whole passes");
+#pragma unroll
+    for (int begin = 0; begin < TM; ++begin) {
+        if (begin > 0) __syncwarp();
+#pragma unroll
+        for (int q = 0; q < TN; q += 4)
+            st_shared(cvta_to_shared(sums + place(lanes.row - row, lanes.col + L::across(q) - col)),
+                      uint4{__float_as_uint(sum[begin][q]), __float_as_uint(sum[begin][q + 1]), __float_as_uint(sum[begin][q + 2]),
+                            __float_as_uint(sum[begin][q + 3])});
+        __syncwarp();
+        const int lane_row = threadIdx.x % 32 / COLS, lane_col = threadIdx.x % COLS, first = origin.row + row + begin * L::DOWN + lane_row;
+        const int rows = m - first, cols = n - origin.col - col - lane_col;
+        float* out = c + static_cast<size_t>(first) * n + origin.col + col + lane_col;
+        const size_t further = static_cast<size_t>(ROWS) * n;
+#pragma unroll 4
+        for (int r = 0; r < HEIGHT; r += ROWS, out += further) {
+            if (r >= rows) break;
+#pragma unroll
+            for (int q = 0; q < WN; q += COLS)
+                if (q < cols) out[q] = sums[place(r + lane_row, q + lane_col)];
+        }
     }
 }
 

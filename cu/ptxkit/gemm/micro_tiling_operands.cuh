@@ -36,12 +36,15 @@ struct BoxedOperands {
     };
 };
 
+// How many threads of a warp copy a row of so many copies: the largest power of two of which the row has a multiple.
+__host__ __device__ constexpr int copies_across(int copies) { return (copies & -copies) < 32 ? copies & -copies : 32; }
+
 // What one of 128 threads copies of a tile of ROWS x COLS elements, WIDE of them at a time: it keeps its column, so that its
 // addresses advance by constants; a warp copies some neighbouring rows at a time, or a row by as many copies as it needs. Each
 // instruction of a producer takes an issue slot from the multiplications.
 template <int WIDE, int ROWS, int COLS>
 struct Elements {
-    static constexpr int ACROSS = COLS / WIDE < 32 ? COLS / WIDE : 32, DOWN = 128 / ACROSS;  // threads of a pass
+    static constexpr int ACROSS = copies_across(COLS / WIDE), DOWN = 128 / ACROSS;  // threads of a pass
     static constexpr int PASSES = (ROWS - 1) / DOWN + 1, ALONG = COLS / (ACROSS * WIDE);
     static constexpr bool ALL = ROWS >= DOWN;  // threads have a row; otherwise those of the first ROWS rows
     static_assert((ALL ? ROWS % DOWN : 0) == 0 && COLS % (ACROSS * WIDE) == 0, "whole passes");
@@ -86,10 +89,15 @@ struct CopiedOperands {
             const int row = thread * operands.a_wide / BK, col = thread * operands.a_wide % BK;
             from_a = operands.a + static_cast<size_t>(origin.row + row) * k + col;
             rows = m - origin.row - row;
-            const int b_across = BN < 32 * operands.b_wide ? BN : 32 * operands.b_wide;  // elements of a pass
+            const int b_across = across(operands.b_wide);  // elements of a pass
             const int b_row = thread * operands.b_wide / b_across, b_col = thread * operands.b_wide % b_across;
             from_b = operands.b + static_cast<size_t>(b_row) * n + origin.col + b_col;
             columns = n - origin.col - b_col;
+        }
+
+        static __device__ __forceinline__ int across(int wide) {
+            if constexpr ((BN & (BN - 1)) == 0) return BN < 32 * wide ? BN : 32 * wide;
+            else return wide == 1 ? copies_across(BN) : wide == 2 ? copies_across(BN / 2) * 2 : copies_across(BN / 4) * 4;
         }
 
         // Read again for each step, which takes fewer registers.

@@ -9,11 +9,12 @@ from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product
 from ptxkit.targets import SmLimits
 
 SPACE = {
-    "ROWS": [1, 2, 4, 8, 16],  # of a that a CTA multiplies
+    "ROWS": [1, 2, 4, 8, 16, 3],  # of a that a CTA multiplies
     "ACROSS": [32, 16, 8, 4],  # threads that cover a strip of four times as many columns
     "BATCH": [2, 1, 4],  # times four vectors of b that a thread has in flight
     "THREADS": [256, 128, 512, 1024],
     "PARTS": PARTS,
+    "SHIFT": [0, 1],  # whether rows of b that are no multiples of 16 bytes are read by vectors, and sums shifted at the end
 }
 MOST_GROUPS = SmLimits.grid[1]
 MOST_SHIFTED = 4  # rows of a, of which a thread has sums for each place at which rows of b may begin in a vector
@@ -22,7 +23,12 @@ BESIDE = 20  # registers for addresses and counters
 
 def access(w: F32Product, t: Tile) -> str:
     """How elements of b are read: an ``Access`` of cu/kernels/micro_tiling_few_rows.cu."""
-    return "VECTORS" if w.n % 4 == 0 else "SHIFTED" if t.ROWS <= MOST_SHIFTED else "ELEMENTS"
+    return "VECTORS" if w.n % 4 == 0 else "SHIFTED" if t.get("SHIFT", 0) else "ELEMENTS"
+
+
+def may_shift(w: F32Product, rows: int) -> bool:
+    """Whether a thread has room for the sums of each place at which rows of b begin in a vector."""
+    return w.n % 4 != 0 and rows <= MOST_SHIFTED
 
 
 def strips(w: F32Product, t: Tile) -> int:
@@ -48,6 +54,8 @@ def shared_bytes(t: Tile) -> int:
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of the variant."""
     limits = w.device.target.limits
+    if t.get("SHIFT", 0) and not may_shift(w, t.ROWS):
+        return f"SHIFT=1 is for up to {MOST_SHIFTED} rows of a and rows of b that are no multiples of 16 bytes"
     if cdiv(w.m, t.ROWS) > MOST_GROUPS:
         return f"m={w.m} has more than {MOST_GROUPS} groups of ROWS={t.ROWS}"
     if registers(w, t) > (most := limits.registers_of(t.THREADS)):

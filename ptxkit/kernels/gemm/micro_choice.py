@@ -42,25 +42,34 @@ SMALL_FULL = _tile("64x64x16", "4x4x16x32", 5, 2)
 SMALL_DEEP = _tile("64x64x32", "4x4x16x32", 4, 2)
 LOW_FULL = _tile("32x128x16", "4x4x16x32", 5, 2)
 SMALLEST = _tile("32x64x32", "4x4x16x32", 4, 4)  # four warps of 4 x 4 sums a lane
+SQUARE_FULL = _tile("64x128x16", "4x8x32x32", 4, 2)
+# Other widths and heights than powers of two, for whole waves.
+BROAD = _tile("64x192x16", "8x12x32x96", 4, 2)
+TALL_96 = _tile("128x96x16", "4x12x32x48", 4, 1)
+LOW_96 = _tile("96x128x16", "4x8x32x32", 5, 1)
 NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 
 CHAIN = (SQUARE, WIDE, DEEP)
+WHOLE = (SQUARE, SQUARE_FULL, SMALL, BROAD, TALL_96, LOW_96, WIDE, LOWEST_WIDE)
 CLUSTERS = (
     *(SQUARE, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST),
-    *(SMALL_FULL, LOW_FULL, SMALLEST),
+    *(SMALL_FULL, LOW_FULL, SMALLEST, SQUARE_FULL, TALL_96, LOW_96, BROAD, LOWEST_WIDE),
 )
-PARTIAL = (SQUARE, LARGE, LOWEST_WIDE, LOWEST, NARROW_SMALL, SMALL_FULL, SMALL_DEEP, SMALLEST)
+PARTIAL = (SQUARE, LARGE, LOWEST_WIDE, LOWEST, NARROW_SMALL, SMALL_FULL, SMALL_DEEP, SMALLEST, BROAD, LOW_96)
 """Each was the fastest at some of the sizes that were measured, or is the only one for the smallest results."""
 FULL = (SMALL_FULL, SMALL_DEEP, LOW_FULL, SMALLEST)
 ROWS = (
     *((1, 2, 1024), (1, 1, 1024), (1, 2, 512), (1, 2, 256), (2, 2, 1024), (2, 2, 512), (2, 2, 256)),
-    *((4, 4, 512), (4, 2, 512), (4, 1, 512), (4, 4, 256), (4, 2, 256), (4, 1, 256), (8, 2, 512), (8, 2, 256)),
+    *((3, 2, 512), (3, 4, 256), (3, 2, 256), (3, 1, 256), (3, 1, 128)),
+    *((4, 4, 512), (4, 2, 512), (4, 1, 512), (4, 4, 256), (4, 2, 256), (4, 1, 256), (4, 1, 128), (8, 2, 512), (8, 2, 256)),
 )
 COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 """(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, BATCH, THREADS)."""
 
+WHOLE_SECTORS = 16  # threads that read neighbouring elements of b one by one: 64 bytes
 WIDER = Tile({"ROWS": 1, "ACROSS": 8})
+CHAIN_STEPS = 8  # of a share of step 9 at least; where a tile has fewer, all are whole
 SEVERAL_PARTS = 4  # of a tile, from which on step 14 may be faster than step 9
 NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns, for results with fewer strips of 32 than SMs
 
@@ -90,8 +99,13 @@ def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 def _chain(w: F32Product) -> Iterator[dict[str, int]]:
     for t in CHAIN:
-        for waves in (1, 2):
-            yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": 8})
+        many = w.grid(t["BM"], t["BN"]) > w.device.sms * t["CTAS"]
+        if cdiv(w.k, t["BK"]) >= CHAIN_STEPS and (many or w.n % 4 == 0):  # to add elements takes longer than vectors
+            for waves in (1, 2):
+                yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": waves, "MIN_STEPS": CHAIN_STEPS})
+    for t in WHOLE:
+        if fits(w, t) and w.grid(t["BM"], t["BN"]) > w.device.sms * t["CTAS"]:  # of one wave, step 10 begins earlier
+            yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": 0, "MIN_STEPS": CHAIN_STEPS})
 
 
 def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
@@ -104,7 +118,7 @@ def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
 def _partial(w: F32Product) -> Iterator[dict[str, int]]:
     for t in PARTIAL:
         if fits(w, t) and (t is LARGE or w.grid(t["BM"], t["BN"]) < 2 * w.device.sms * t["CTAS"]):
-            for least in (2, 4, 8, 16):
+            for least in (least for least in (2, 4, 8, 16) if least <= cdiv(w.k, t["BK"])):
                 yield from _copies(w, {**t, "GROUP": 8, "SHARED_WAVES": 1, "MIN_STEPS": least})
 
 
@@ -116,18 +130,24 @@ def _two_launches(w: F32Product) -> Iterator[dict[str, int]]:
 
 
 def _rows(w: F32Product) -> Iterator[dict[str, int]]:
-    rows = next((rows for rows in few_rows.SPACE["ROWS"] if rows >= w.m), 16)
+    rows = next((rows for rows in sorted(few_rows.SPACE["ROWS"]) if rows >= w.m), 16)
     for height, batch, threads in ROWS:
-        # with sums of four rows to be shifted, a thread has no registers for more vectors of b
-        if height == rows and (w.n % 4 == 0 or rows != few_rows.MOST_SHIFTED or (batch, threads) == (1, 256)):
-            for across in few_rows.SPACE["ACROSS"]:
-                if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * few_rows.strips(w, WIDER) >= w.device.sms):
-                    continue  # loads of 64 contiguous bytes take longer
-                for parts in PARTS:
-                    t = {"ROWS": rows, "ACROSS": across, "BATCH": batch, "THREADS": threads, "PARTS": parts}
-                    clusters = few_rows.strips(w, Tile(t)) * cdiv(w.m, rows)
-                    if parts == 1 or clusters * parts <= cluster_ctas(w.device, parts) * few_rows.at_once(w, Tile(t)):
-                        yield t  # clusters that wait for others take longer
+        if height == rows:
+            for shift in (1, 0) if few_rows.may_shift(w, rows) else (0,):
+                # with sums of four rows to be shifted, a thread has no registers for more vectors of b
+                if shift and rows > 2 and batch > 1:
+                    continue
+                for across in few_rows.SPACE["ACROSS"]:
+                    if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * few_rows.strips(w, WIDER) >= w.device.sms):
+                        continue  # loads of 64 contiguous bytes take longer
+                    if w.n % 4 and not shift and across < WHOLE_SECTORS:
+                        continue
+                    for parts in PARTS:
+                        shape = {"ROWS": rows, "ACROSS": across, "BATCH": batch, "THREADS": threads}
+                        t = {**shape, "PARTS": parts, "SHIFT": shift}
+                        clusters = few_rows.strips(w, Tile(t)) * cdiv(w.m, rows)
+                        if parts == 1 or clusters * parts <= cluster_ctas(w.device, parts) * few_rows.at_once(w, Tile(t)):
+                            yield t  # clusters that wait for others take longer
 
 
 def _columns(w: F32Product) -> Iterator[dict[str, int]]:

@@ -34,6 +34,8 @@ class MicroRates:
         launch_us: of the launch, with the first load.
         products: of an SM in a microsecond, without reads of shared memory. reads: how many of them a read of an operand takes.
         idle: products of a thread that would take as long as a warp waits for the operands of a step of k.
+        stored_vectors: products that a sum takes which is stored with three others. stored_elements: the same where rows of c
+            are not aligned.
         copies: how many products a copy by a thread takes, of one, two or four elements. scattered: share more that L2 delivers
             for them.
         chain_us: of the launch that clears flags. link_us: of each CTA that adds to a tile in a chain; added_us: of 2^14 sums
@@ -44,7 +46,8 @@ class MicroRates:
             uneven: how much of the time of one more CTA on an SM is
             taken where the SMs have room for it, because some of them begin more CTAs than others.
         rows_order: of the norm in step 12. rows_us: of its launch, with the first load; of its clusters: rows_cluster_us.
-            rows_gbs: what an SM reads. rows_latency_us: of a load. rows_products: how long products take, relative to the peak.
+            rows_gbs: what an SM reads. rows_latency_us: of a load. rows_ends: loads that take as long as a CTA
+            begins and adds its sums. rows_products: how long products take, relative to the peak.
             rows_unaligned: share more of strips of 32 columns whose rows are not aligned.
         copy_us: of the launch that copies operands. stores_us: of 10^6 bytes of c whose rows are not aligned, where threads do
             not store neighbouring elements.
@@ -59,6 +62,8 @@ class MicroRates:
     products: float
     reads: float
     idle: float
+    stored_vectors: float
+    stored_elements: float
     copies: float
     scattered: float
     chain_us: float
@@ -77,6 +82,7 @@ class MicroRates:
     rows_cluster_us: float
     rows_gbs: float
     rows_latency_us: float
+    rows_ends: float
     rows_products: float
     rows_unaligned: float
     columns_us: float
@@ -128,27 +134,29 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
     boxes = w.aligned or t.get("COPY", 0)
     sums = t.BM * t.BN
     tiles, steps = w.grid(t.BM, t.BN), cdiv(w.k, t.BK)
+    storing = (rates.stored_vectors if w.n % 4 == 0 and boxes else rates.stored_elements) / t.BK  # as steps of k
     if step == "step10_cluster_k":
-        busy, beside = _clusters(w, t, rates, tiles, steps)
+        busy, beside = _clusters(w, t, rates, tiles, cdiv(steps, t.PARTS) + (storing if t.PARTS == 1 else 0.0))
     else:
         work = shares(w, t)
-        full = work.whole > 0 or work.shares == w.device.sms * t.CTAS
-        resident = t.CTAS if full else cdiv(work.shares, w.device.sms)
-        longest = work.whole * steps + cdiv(work.left * steps, work.shares)
-        busy, beside = longest * _multiplying(w, rates, t, resident), 0.0
-        if work.left and step == "step9_stream_k":
-            link = rates.link_us + rates.added_us * sums / 2**14
+        of_last = _multiplying(w, rates, t, min(t.CTAS, cdiv(work.shares, w.device.sms)))
+        longest = cdiv(work.left * steps, work.shares) + (0.0 if work.divided else storing * cdiv(work.left, work.shares))
+        busy = work.whole * (steps + storing) * _multiplying(w, rates, t, t.CTAS) + longest * of_last
+        beside = 0.0
+        if work.divided and step == "step9_stream_k":
+            link = rates.link_us + rates.added_us * sums / 2**14 * (1 if w.n % 4 == 0 else 4)  # four instructions for a vector
             beside = rates.chain_us + link * cdiv(work.shares, work.left)
-        elif work.left:
+        elif work.divided:
             many = work.shares / work.left > t.TM * t.TN / 4
             added = rates.second_us if step == "step14_two_launches" else rates.partial_us + rates.many_us * many
-            beside = added + rates.sum_us * work.shares * sums / 1e6
+            parts = work.shares + work.left - math.gcd(work.shares, work.left)  # where shares or tiles begin
+            beside = added + rates.sum_us * parts * sums / 1e6
     copies = 0.0 if boxes else rates.copies * (1 / (t.BN * math.gcd(w.k, 4)) + 1 / (t.BM * math.gcd(w.n, 4)))
     each = (t.TM * t.TN + rates.reads * (t.TM + t.TN)) / (t.TM * t.TN) * (1 + copies) / rates.products
     delivered = tiles * steps * (t.BM + t.BN) * t.BK * 4 * (1 if boxes else 1 + rates.scattered)
     l2 = delivered / rates.l2_gbs / 1e3 * measured(w.device).sms / w.device.sms
     hidden = _norm(rates.order, busy * sums * t.BK * each, _memory(w, rates, w.work().bytes), l2)
-    if w.n % 4 and step != "step14_two_launches" and t.get("PARTS", 0) != 1:
+    if w.n % 4 and t.get("PARTS", 0) > 1:
         beside += rates.stores_us * 4 * w.m * w.n / 1e6
     if t.get("COPY", 0):
         copied = sum(copy.rows * (4 * copy.columns + 16 * copy.vectors) for copy in aligned_copies(w).values())
@@ -156,7 +164,7 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
     return float(rates.launch_us + hidden + beside)
 
 
-def _clusters(w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: int) -> tuple[float, float]:
+def _clusters(w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: float) -> tuple[float, float]:
     """Of step 10: steps of the busiest SM, weighted by how CTAs share it, and the time of what is not hidden."""
     sms = cluster_ctas(w.device, t.PARTS) if t.PARTS > CLUSTER_ALL else w.device.sms
     ctas, at_once = tiles * t.PARTS, sms * t.CTAS
@@ -170,7 +178,7 @@ def _clusters(w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: int)
     if t.PARTS > 1:
         resident = t.CTAS if waves > 1 else last
         beside += rates.cluster_us + rates.exchange_us * t.BM * t.BN * resident / 2**14
-    return cdiv(steps, t.PARTS) * of_waves, beside
+    return steps * of_waves, beside
 
 
 def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
@@ -188,7 +196,7 @@ def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
         rates.rows_order,
         _memory(w, rates, w.work().bytes * more),
         ctas * elements * 4 * more / rates.rows_gbs / 1e3,
-        loads * math.ceil(ctas / few_rows.at_once(w, t)) * rates.rows_latency_us,
+        (loads + rates.rows_ends) * math.ceil(ctas / few_rows.at_once(w, t)) * rates.rows_latency_us,
         ctas * elements * t.ROWS / rates.products * rates.rows_products,
     )
     return rates.rows_us + hidden + (rates.rows_cluster_us if t.PARTS > 1 else 0.0)

@@ -37,22 +37,26 @@ BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
 RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
 COPIES = [0, 1]  # whether operands whose rows TMA cannot read are copied first to rows that it can
 STREAM_SPACE = RING_SPACE | {
-    "TM": [8],
-    "TN": [16, 8],
-    "WM": [64, 32],
+    "BM": [128, 64, 256, 32, 16, 96, 192],
+    "BN": [128, 64, 256, 32, 16, 96, 192],
+    "TM": [8, 4],
+    "TN": [16, 8, 12, 4],
+    "WM": [64, 32, 16],
+    "WN": [32, 64, 128, 16, 48, 96],
+    "STAGES": [3, 2, 4, 5, 6],
     "GROUP": [8, 16, 4],
-    "CTAS": [1, 2],
-    "SHARED_WAVES": [2, 1, 4],  # waves of tiles at the end that are divided into shares of steps of k
+    "CTAS": [1, 2, 3, 4],
+    "SHARED_WAVES": [2, 1, 4, 0],  # waves of tiles at the end that are divided into shares of steps of k
     "MIN_STEPS": [8, 2, 32],  # minimum number of steps of k in a share
     "COPY": COPIES,
 }
 PARTIAL_SPACE = STREAM_SPACE | {
-    "BM": [64, 128, 256, 32, 16],
-    "BN": [128, 64, 256, 32, 16],
+    "BM": [64, 128, 256, 32, 16, 96, 192],
+    "BN": [128, 64, 256, 32, 16, 96, 192],
     "TM": [8, 4],
-    "TN": [8, 16, 4],
+    "TN": [8, 16, 4, 12],
     "WM": [32, 64, 16],
-    "WN": [64, 128, 32, 16],
+    "WN": [64, 128, 32, 16, 48, 96],
     "STAGES": [3, 4, 5, 6, 2],
     "CTAS": [2, 1, 3, 4],
     "MIN_STEPS": [8, 2, 4, 16, 32],
@@ -180,6 +184,12 @@ def ring_bytes(t: Tile) -> int:
     return int(4 * t.STAGES * t.BK * (t.BM + t.BN))
 
 
+def stream_bytes(w: F32Product, t: Tile) -> int:
+    """Dynamic shared memory of steps 9, 11 and 14: the ring, and room for rows of c that are not stored as vectors."""
+    vectors = w.n % 4 == 0 and (w.aligned or t.get("COPY", 0))
+    return ring_bytes(t) + (0 if vectors else 4 * t.BM // t.TM * t.BN)
+
+
 def ring_usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``ring``."""
     if not w.aligned:
@@ -224,6 +234,9 @@ def stream_usable(w: Any, t: Tile) -> bool | str:
     for said in (boxes_usable(w, t), copies_usable(w, t)):
         if said is not True:
             return said
+    limits = w.device.target.limits
+    if (stream_bytes(w, t) + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
+        return f"{t.CTAS} CTAs need {stream_bytes(w, t) * t.CTAS} bytes of shared memory"
     return distributable(w, t)
 
 
@@ -241,13 +254,23 @@ class Shares:
     shares: int
     grid: int
 
+    @property
+    def divided(self) -> bool:
+        """Whether tiles are divided: there are others than whole ones, and their shares are not whole tiles either."""
+        return self.left > 0 and self.left % self.shares != 0
+
 
 def shares(w: F32Product, t: Tile) -> Shares:
     """Whole tiles for all resident CTAs, then shares of the tiles of the last ``SHARED_WAVES`` waves."""
     tiles, ctas = w.grid(t.BM, t.BN), w.device.sms * t.CTAS
-    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
-    left = tiles - whole * ctas
-    count = min(ctas, max(1, left * cdiv(w.k, t.BK) // t.MIN_STEPS))
+    if t.SHARED_WAVES == 0:
+        whole = tiles // ctas
+        left = tiles - whole * ctas
+        count = max(1, left)
+    else:
+        whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
+        left = tiles - whole * ctas
+        count = min(ctas, max(1, left * cdiv(w.k, t.BK) // t.MIN_STEPS))
     return Shares(whole, left, count, ctas if whole else count)
 
 

@@ -33,6 +33,7 @@ from ptxkit.kernels.gemm.micro_tiles import (
     ring_usable,
     shared_bytes,
     shares,
+    stream_bytes,
     stream_usable,
     threads,
     usable,
@@ -51,19 +52,18 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
     """
     work = shares(w, t)
     suffix, of_operands, of_template = operands(w, t)
-    divided = work.left > 0
     of_shares = (w.m, w.n, w.k, work.whole, work.shares)
     multiply = Launch(
         f"matmul_{'stream_k' if chain else 'partial_sums'}{suffix}",
         work.grid,
         threads(t) + 128,
-        (*of_operands, "c", NULL if second and divided else "flags", *(() if chain else ("partials",)), *of_shares),
-        shared=ring_bytes(t),
+        (*of_operands, "c", NULL if second and work.divided else "flags", *(() if chain else ("partials",)), *of_shares),
+        shared=stream_bytes(w, t),
         template=(micro_tile(t), *of_template),
         options=OPTIONS,
-        cooperative=divided and not (chain or second),  # a CTA waits for CTAs before and after it
+        cooperative=work.divided and not (chain or second),  # a CTA waits for CTAs before and after it
     )
-    if not divided:
+    if not work.divided:
         return [*copying(w, t), multiply]
     if second:
         split = min(8, 1 << (cdiv(cdiv(work.shares, work.left) + 1, 8) - 1).bit_length())  # a warp adds at most 8 parts at once
