@@ -117,9 +117,12 @@ def options_of(workload: Any) -> Iterator[Option]:
             yield from steps.options(workload, step)
 
 
-def case_of(workload: Any, rows: Iterable[Mapping[str, Any]] = ()) -> Case:
-    """A case with its times."""
-    us = {tile_key(row["variant"], row["tile"]): row["us"] for row in rows if "variant" in row and "us" in row}
+def case_of(workload: Any, rows: Iterable[dict[str, Any]] = ()) -> Case:
+    """A case with its times, of equal tiles with different groups the shortest."""
+    us: dict[Any, float] = {}
+    for row, time in choice_files.times(list(rows)):
+        key = tile_key(row["variant"], row["tile"])
+        us[key] = min(time, us.get(key, time))
     options = tuple(options_of(workload))
     known = {tile_key(option.variant, option.tile) for option in options} if us else ()
     return Case(workload, options, {key: time for key, time in us.items() if key in known})

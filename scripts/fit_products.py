@@ -196,29 +196,18 @@ def copied_us(w: Any, variant: str) -> float:
     return unaligned.copies_us(w)
 
 
-def sustained(rows: Sequence[Mapping[str, Any]]) -> float:
-    """How many times as long the fastest tiles of a case take in interleaved samples, with the clock of sustained load.
-
-    The order of these tiles is known better than that of single samples, during which the clock falls.
-    """
-    both = [row["leader_us"] / row["us"] for row in rows if "variant" in row and "us" in row and "leader_us" in row]
-    return float(np.median(both)) if both else 1.0
-
-
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """The first line of a file, and its rows."""
     head, values = choice_files.read(path)
     facts, found = facts_of(find_gpu(head["gpu"])), []
     for number, value in enumerate(values):
         w = registry.get(value["kernel"])(**value["sizes"], **value["options"]).on(facts)
-        level = sustained(value["rows"])
-        for row in value["rows"]:
-            made = work_of(w, row["variant"], row["tile"]) if "variant" in row and "us" in row else None
+        for row, us in choice_files.times(value["rows"]):
+            made = work_of(w, row["variant"], row["tile"])
             made = made and as_stored(*made, w, row["tile"], head.get("stores"))
             beside = copied_us(w, row.get("variant", ""))
             if made and (head.get("shifted") or not stores_shifted(w, row["variant"])):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
-                us = row["leader_us"] / level if "leader_us" in row else row["us"]
                 found.append(Row(case, *made, us, beside, row["variant"], row["tile"]))
     return head, found
 

@@ -86,6 +86,7 @@ def test_epilogues_of_batches_in_larger_matrices(device, variant, options):
         ((72, 136, 132), {"BN": 96, "BOXES": 1}, {"dtype": "tf32", "residual": True}),  # words
         ((72, 136, 132), {}, {"dtype": "tf32", "activation": "silu_mul", "scale": "rows_columns"}),
         ((72, 272, 144), {"BN": 128}, {"dtype": "e4m3", "activation": "silu_mul", "bias": True}),
+        ((72, 208, 144), {"BN": 96, "BOXES": 1}, {"activation": "silu_mul"}),  # boxes of 16 elements
         ((200, 104, 136), {"BM": 192, "BN": 96, "CONSUMERS": 3, "REGISTERS": 160, "BOXES": 1}, {"activation": "gelu"}),
         ((200, 72, 200), {**IN_TURN, "CLUSTER_M": 2}, {"batch": 2, "amax": True}),
         ((200, 72, 144), {**IN_TURN, "BN": 96, "BOXES": 1}, {"dtype": "s8", "scale": "rows_columns", "bias": True}),
@@ -93,7 +94,7 @@ def test_epilogues_of_batches_in_larger_matrices(device, variant, options):
     ids=str,
 )
 def test_tma_stores_each_kind_of_element_without_races(few_ctas, sizes, tile, options):
-    """Boxes of 128 and 64 bytes, of 16 and 32 bits, from one and from two sums, with operands that a cluster shares."""
+    """Boxes of 128, 64 and 32 bytes, of 16 and 32 bits, from one and from two sums, with operands that a cluster shares."""
     workload = MatmulFused(*sizes, **options)
     assert workload.stored_tile(Tile({**SMALL, **tile}), "c").STORE == BY_TMA
     run(strict(), "fused", *sizes, {**SMALL, **tile}, **options)
@@ -205,7 +206,8 @@ def test_what_is_refused(options, reason):
     ("options", "tile", "reason"),
     [
         ({"ldc": 67}, {"BN": 96, "BOXES": 1}, "BN=96 columns has no whole boxes of 64"),
-        ({"activation": "silu_mul"}, {"BN": 96, "BOXES": 1}, "BN=96 columns has no whole boxes of 64"),
+        ({"activation": "silu_mul"}, {"BN": 176, "BOXES": 1}, "BN=176 columns has no whole boxes of 32"),
+        ({}, {"CONSUMERS": 1, "PING_PONG": 1}, "two consumers alternate with PING_PONG=1"),
         ({}, {"BM": 128, "CONSUMERS": 2, "REGISTERS": 160}, "2 consumers have REGISTERS=240, or 0"),
         ({}, {"BM": 192, "CONSUMERS": 3, "REGISTERS": 240}, "3 consumers have REGISTERS=160, or 0"),
         ({"layout": "nt"}, {"CLUSTER_M": 2}, "each of 2 CTAs copies 32 rows of b, whose boxes have 64"),

@@ -12,6 +12,7 @@ import pytest
 from ptxkit import Launch, Tile
 from ptxkit.bench.shapes.grid import grid
 from ptxkit.compiler.paths import kernels_dir
+from ptxkit.kernels import measured as measurements
 from ptxkit.kernels.gemm import fused_tiles, micro_choice, programs, steps, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
@@ -162,8 +163,9 @@ def test_the_programs_of_the_file_have_declared_tiles(key):
             if template == of and variant in variants
         )
         tile = dict(value.split("=") for value in values)
-        assert set(tile) - {"PAIRS", "STAGED", "STORE", "STORES", "TRANSPOSED"} == set(names)
-        assert all(int(tile[parameter]) in space[parameter] for parameter in names), name
+        declared = set(tile) - {"PAIRS", "STAGED", "STORE", "STORES", "TRANSPOSED"}
+        assert declared - set(programs.ALTERNATING) == set(names)
+        assert all(int(tile[parameter]) in space[parameter] for parameter in declared), name
 
 
 def test_the_programs_of_f32_in_the_file_have_tiles_of_the_choice():
@@ -244,3 +246,15 @@ def test_an_exception_is_the_fastest_measured_tile_or_a_shared_one_within_the_ma
     times = script.Times((), (), [case])
     (found,) = script.exceptions(times, SharedPrograms(frozenset("ab"), 0.05)).values()
     assert found["tile"] == {"BM": taken}
+
+
+@pytest.mark.parametrize(("m", "considered"), [(2048, True), (512, False)])
+def test_consumers_compute_tiles_in_turn_where_a_cta_has_several(m, considered):
+    found = list(wgmma_tiles.alternating_candidates(MatmulWgmma(m=m, n=2048, k=1024).on(H200), simple=True))
+    assert bool(found) is considered
+
+
+def test_tiles_in_turn_are_not_considered_before_they_were_measured(monkeypatch):
+    h200 = measurements.H200
+    monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: replace(h200, ping_pong=None)})
+    assert not list(wgmma_tiles.alternating_candidates(MatmulWgmma(m=4096, n=4096, k=1024).on(H200), simple=True))

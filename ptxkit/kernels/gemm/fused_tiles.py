@@ -123,6 +123,8 @@ def options(w: Fused) -> Iterator[Option]:
     for t in (*wgmma_tiles.candidates(product), *wgmma_tiles.alternating_candidates(product, simple=True)):
         if usable(w, tile := Tile(t)) is True:
             staged = int(w.stored_tile(tile, "c").STORE == STAGED)
+            if staged and t.get("PING_PONG"):
+                continue  # such stores take longer than the products that would hide them
             yield Option("fused", t, predicted_us(w, t), (program("fused", t, STAGED=staged),))
     for t in stream_k.candidates(w, w.batch):
         if stream_k.usable(w, t, w.itemsize, w.batch) is True:

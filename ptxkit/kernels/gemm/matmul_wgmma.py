@@ -147,7 +147,8 @@ def box_row_bytes(t: Mapping[str, int], element: int = 2, columns: int = 1) -> i
     Args:
         element: bytes of an element of c. columns: of the sums that make one element.
     """
-    return next(size for size in (ROW_BYTES, ROW_BYTES // 2, ROW_BYTES // 4) if t["BN"] // columns * element % size == 0)
+    of_tile = t["BN"] // columns * element
+    return ROW_BYTES if of_tile % ROW_BYTES == 0 else ROW_BYTES // 2 if of_tile % (ROW_BYTES // 2) == 0 else ROW_BYTES // 4
 
 
 def stored_box(t: Mapping[str, int]) -> dict[str, Any]:

@@ -55,6 +55,7 @@ SHAPES = (
     shape(256, 128, 2, 4),
     shape(128, 192, 2, 5, boxes=1),
     shape(128, 224, 2, 4, boxes=1),
+    shape(128, 208, 2, 4, boxes=1),
     shape(128, 160, 2, 5, boxes=1),
     shape(192, 192, 3, 4, boxes=1),
     shape(192, 128, 3, 5, boxes=1),
