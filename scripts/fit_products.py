@@ -73,7 +73,7 @@ LIMITS = {
 }
 MODELS = (
     *("products", "unaligned", "swapped", "stream_k"),
-    *("parts", "cluster_k", "multicast", "direct", "shifted", "row_classes", "short_k", "ping_pong", "dot"),
+    *("parts", "cluster_k", "multicast", "multicast_parts", "direct", "shifted", "row_classes", "short_k", "ping_pong", "dot"),
 )
 """Those after the first four may have no times."""
 START = StreamRates(
@@ -134,11 +134,12 @@ def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, Strea
     """The same, of tiles that all consumers compute together."""
     t = stream_k.ALONE | t if variant in ("stream_k", "step13_stream_k") else t
     shares = "parts" if t.get("DIVIDED") == 2 else "stream_k"
+    of_parts = "multicast_parts" if t.get("PARTS", 1) > 1 else "multicast"
     if w.name == "matmul_fused":
         if variant == "cluster_k":
             return "cluster_k", cluster_k.stream_work(w, t, w.itemsize, w.batch)
         if variant == "multicast":
-            return "multicast", multicast.stream_work(w, t, w.itemsize, w.batch)
+            return of_parts, multicast.stream_work(w, t, w.itemsize, w.batch)
         if variant == "stream_k":
             return shares, stream_k.stream_work(w, t, w.itemsize, w.batch)
         return ("products", fused_tiles.stream_work(w, t)) if variant == "fused" else None
@@ -151,7 +152,7 @@ def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, Strea
     if variant == "step14_cluster_k":
         return "cluster_k", cluster_k.stream_work(w, t)
     if variant == "step15_multicast":
-        return "multicast", multicast.stream_work(w, t)
+        return of_parts, multicast.stream_work(w, t)
     if variant == "step16_direct":
         return "direct", direct.stream_work(w, t)
     if variant == "step17_shifted":
@@ -175,7 +176,7 @@ def as_stored(
     model: str, work: StreamWork, w: Any, t: Mapping[str, int], stores: str | None
 ) -> tuple[str, StreamWork] | None:
     """The model and the work of a tile as its results were stored at the time; None if many partial sums were added slowly."""
-    if stores == "fours" or model not in ("multicast", "stream_k"):
+    if stores == "fours" or model not in ("multicast", "multicast_parts", "stream_k"):
         return model, work
     fused = w.name == "matmul_fused"
     if model == "stream_k" and work.partial_bytes:
@@ -183,7 +184,7 @@ def as_stored(
         shares = stream_k.Shares.of(w, t, w.itemsize, w.batch) if fused else stream_k.Shares.of(w, t)
         if shares.shares > FEW_PARTS * shares.divided:
             return None
-    alone = model == "multicast" and (fused or stores is None)
+    alone = model != "stream_k" and (fused or stores is None)
     return model, replace(work, scattered=work.ends) if alone else work
 
 

@@ -228,6 +228,7 @@ class Measured:
         swapped: of the products with swapped operands. stream_k: of those with tiles of any width and equal shares of k.
         parts: of those in which each of few tiles has as many shares of k;
         cluster_k: of those whose clusters divide k; multicast: of those whose clusters load both operands for each other;
+            multicast_parts: of these, those that divide k;
             direct: of those that read b without shared memory between warps; shifted: of those
             whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
             short_k: of those with a short k by mma.sync; ping_pong: of those whose consumers compute tiles in turn;
@@ -266,6 +267,7 @@ class Measured:
     parts: StreamRates | None = None
     cluster_k: StreamRates | None = None
     multicast: StreamRates | None = None
+    multicast_parts: StreamRates | None = None
     direct: StreamRates | None = None
     shifted: StreamRates | None = None
     row_classes: StreamRates | None = None

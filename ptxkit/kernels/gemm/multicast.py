@@ -288,7 +288,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
 def predicted_us(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> float:
     """The time by the model; before there were times of it, by that of the products with swapped operands."""
     entry = measured(w.device)
-    rates = entry.multicast or entry.swapped
+    rates = (t["PARTS"] > 1 and entry.multicast_parts) or entry.multicast or entry.swapped
     return stream_model.predicted_us(rates, stream_work(w, t, itemsize, batch), w.device.sms / entry.sms)
 
 

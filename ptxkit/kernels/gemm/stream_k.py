@@ -44,7 +44,7 @@ SPACE = {
 }
 ALONE = {"B_SHARING": 1}
 """What tiles had before CTAs could load rows of b for each other."""
-PART_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+PART_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 """SHARING and B_SHARING to consider where all groups are divided."""
 MOST_ACROSS = 16  # tiles across c whose width is fitted to n where all groups are divided
 
