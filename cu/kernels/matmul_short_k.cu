@@ -39,7 +39,7 @@ struct ShortRows {
     const T* of_tile;
     size_t stride;
     unsigned to, column, rows, before, lines, pitch, k;  // before: elements of the first vector before a line
-    bool ends;  // whether the last line of this thread is the last row of the matrix
+    bool ends;  // whether the matrix may end within the last vector of the last line of this thread
 
     __device__ __forceinline__ ShortRows(const T* matrix, unsigned first, unsigned all_rows, unsigned k, unsigned pitch)
         : column(threadIdx.x % Tile::LANES), lines(min(LINES, all_rows - first)), pitch(pitch), k(k) {
@@ -50,7 +50,8 @@ struct ShortRows {
         stride = static_cast<size_t>(STRIDE) * pitch;
         rows = line < lines ? (lines - 1 - line) / STRIDE + 1 : 0;
         to = line * Tile::PITCH + column * 16;
-        ends = first + line + (rows - 1) * STRIDE == all_rows - 1;
+        const unsigned after = all_rows - 1 - (first + line + (rows - 1) * STRIDE);  // rows after the last line of this thread
+        ends = rows > 0 && after * pitch < SHORT_VECTOR;
     }
 
     // Copies the vectors with the elements of k from `begin` on.

@@ -39,6 +39,12 @@ def test_any_size_and_pitch(m, n, k, more_a, more_b, more_c, dtype):
     check(strict(), MatmulWgmma(m=m, n=n, k=k, lda=k + more_a, ldb=k + more_b, ldc=n + more_c, dtype=dtype))
 
 
+@pytest.mark.parametrize("mnk", [(5, 3, 1), (6, 7, 2), (12, 2, 3)], ids=str)
+def test_a_matrix_ends_within_a_vector_that_has_several_rows(mnk):
+    """Which is not copied beyond the end of the matrix, for none of these rows."""
+    check(strict(), MatmulWgmma(*mnk), tile_of())
+
+
 @pytest.mark.parametrize("pitch", range(72, 80))
 def test_rows_that_begin_at_every_place_of_a_vector(pitch):
     """What lies beside a row is not a number, so that it must not be multiplied, not even by zero."""

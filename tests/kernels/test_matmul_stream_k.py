@@ -142,6 +142,7 @@ def test_epilogues(device, layout, n):
         ({}, {"COLUMNS": 256, "CONSUMERS": 3}, "128 sums need more than"),
         ({}, {"CONSUMERS": 3, "ROWS": 2}, "fewer than 384 of a"),
         ({"k": 64}, {"COLUMNS": 256, "DIVIDED": 1}, "no group of tiles remains"),
+        ({"m": 200, "n": 8, "k": 72}, {"CONSUMERS": 3, "COLUMNS": 176, "SHARING": 4, "DIVIDED": 2}, "bytes of partial sums"),
     ],
 )
 def test_what_the_constraint_refuses(options, tile, reason):

@@ -104,7 +104,7 @@ def preferred(w: Fused) -> Iterator[Mapping[str, Any]]:
 
 def usable_shares(w: Fused, t: Tile) -> bool | str:
     """The constraint of ``stream_k``."""
-    return stream_k.usable(w, t, w.itemsize, w.batch)
+    return stream_k.fits(w, t, w.itemsize, w.batch)
 
 
 def usable_clusters(w: Fused, t: Tile) -> bool | str:

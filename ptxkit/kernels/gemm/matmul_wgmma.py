@@ -634,7 +634,7 @@ class MatmulWgmma(Matmul):
         requires=REQUIRES,
         source=stream_k.SOURCE,
         tile=stream_k.SPACE,
-        constraint=stream_k.usable,
+        constraint=stream_k.fits,
         prefer=steps.preferred(13),
         slower=lambda w: steps.slower(w, 13),
     )

@@ -16,6 +16,7 @@ from ptxkit.kernels.gemm.matmul import Matmul
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import Product, split_share
 from ptxkit.kernels.measured import cluster_ctas, measured
+from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets.sm import PORTABLE_CLUSTER, SMS_PER_TPC, WARP
 from ptxkit.targets.wgmma import columns_refused
@@ -325,7 +326,17 @@ def preferred(w: Product, itemsize: int = 2, batch: int = 1) -> Iterator[Mapping
     yield from sorted(usable_ones, key=lambda t: predicted_us(w, t, itemsize, batch))
 
 
+@cached_per_device
 def partials(w: Product, itemsize: int = 2, batch: int = 1) -> int:
     """The most elements of partial sums that a candidate has."""
     divided = (t for t in candidates(w, batch) if t["DIVIDED"] and usable(w, t, itemsize, batch) is True)
     return max((partial_bytes(t, Shares.of(w, t, itemsize, batch)) // 4 for t in divided), default=0)
+
+
+def fits(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int = 1) -> bool | str:
+    """The constraint of the variants that divide tiles: memory is allocated for the partial sums of :func:`candidates`."""
+    allowed = usable(w, t, itemsize, batch)
+    if allowed is not True or not t["DIVIDED"]:
+        return allowed
+    needed, room = partial_bytes(t, Shares.of(w, t, itemsize, batch)), 4 * partials(w, itemsize, batch)
+    return True if needed <= room else f"{needed} bytes of partial sums are more than the {room} of tiles that are considered"
