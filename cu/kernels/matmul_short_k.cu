@@ -18,10 +18,10 @@ constexpr unsigned SHORT_VECTOR = 8;  // elements
 
 // DOWN x ACROSS warps with WM rows and WN columns of c each, DEEP times, which divide k; DEPTH elements of k in a chunk. PITCH: bytes of the
 // vectors with a chunk of a row, an odd number of vectors, so that rows begin in different banks. LANES: threads that copy a row.
-template <int DOWN_, int ACROSS_, int DEEP_, int WM_, int WN_, int DEPTH_>
+template <int DOWN_, int ACROSS_, int DEEP_, int WM_, int WN_, int DEPTH_, int STAGES_>
 struct ShortTile {
     static constexpr int DOWN = DOWN_, ACROSS = ACROSS_, DEEP = DEEP_, WM = WM_, WN = WN_;
-    static constexpr unsigned DEPTH = DEPTH_, STAGES = DEPTH_ == 64 ? 5 : 3;
+    static constexpr unsigned DEPTH = DEPTH_, STAGES = STAGES_;
     static constexpr unsigned PITCH = DEPTH * 2 + 16, LANES = DEPTH / 8;
     static constexpr unsigned ROWS = DOWN * WM, COLUMNS = ACROSS * WN, THREADS = 32 * DOWN * ACROSS * DEEP;
     static_assert(WM % 16 == 0 && WN % 8 == 0 && THREADS / LANES % 8 == 0, "threads copy rows that are a multiple of 8 apart");

@@ -7,7 +7,8 @@
 // bytes, in matmul_unaligned.cu, step 13, with tiles as wide as the GPU needs, in matmul_stream_k.cu, step 14, whose
 // clusters divide k, in matmul_cluster_k.cu, step 15, whose clusters load both operands for each other, in
 // matmul_multicast.cu, steps 16 to 18, for few rows of any length, in matmul_direct.cu, matmul_shifted.cu and
-// matmul_row_classes.cu, step 19, for small products with a short k, in matmul_short_k.cu, and step 20, for one row of a, in matmul_dot.cu. Step 12, for rows of any number of bytes, is step 8 after a copy of such operands (align_rows.cu);
+// matmul_row_classes.cu, step 19, for small products with a short k, in matmul_short_k.cu, and step 20, for one row of a,
+// in matmul_dot.cu. Step 12, for rows of any number of bytes, is step 8 after a copy of such operands (align_rows.cu);
 // where TMA cannot store the rows of c, vectors are shifted into place (shifted_rows.cuh).
 //
 // 1. `matmul_tma`, 64 x 64 tiles: TMA loads a tile of a and b, then the warpgroup multiplies it. Loads and products do

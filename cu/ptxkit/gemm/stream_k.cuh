@@ -3,12 +3,13 @@
 // idle. Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU",
 // PPoPP 2023.
 //
-// 1. `stream_k_product`: persistent clusters of `b_sharing` x `sharing` CTAs, which compute as many tiles below and beside each other at a
-//     time. Those with the same rows of a, and those with the same rows of b, load a part of them for each other (multicast). A cluster computes whole groups of tiles, as many clusters apart as there
-//     are, and then a share of the steps of the remaining groups. A share may begin and end within a tile, unless
-//     each of few groups has as many `parts`; then CTAs of different groups read the same rows at the same time. What a share has of such
-//     a tile is stored as partial sums. A producer warp fills a ring of as many stages as shared memory holds. Of a tile with
-//     more rows than a, only those of a are loaded: the sums of the others are undefined, and not stored.
+// 1. `stream_k_product`: persistent clusters of `b_sharing` x `sharing` CTAs, which compute as many tiles below and beside each
+//     other at a time. Those with the same rows of a, and those with the same rows of b, load a part of them for each other
+//     (multicast). A cluster computes whole groups of tiles, as many clusters apart as there are, and then a share of the steps
+//     of the remaining groups. A share may begin and end within a tile, unless each of few groups has as many `parts`; then
+//     CTAs of different groups read the same rows at the same time. What a share has of such a tile is stored as partial sums.
+//     A producer warp fills a ring of as many stages as shared memory holds. Of a tile with more rows than a, only those of a
+//     are loaded: the sums of the others are undefined, and not stored.
 // 2. `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in an order that depends on the sizes
 //     alone, so that every launch gives the same bits, and applies the epilogue.
 //

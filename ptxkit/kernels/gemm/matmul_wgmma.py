@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in nineteen steps, with operands in any layout."""
+"""matmul_wgmma: bf16 or f16 matrix product on Hopper's tensor cores, in twenty steps, with operands in any layout."""
 
 from __future__ import annotations
 
@@ -452,7 +452,7 @@ def contiguous(w: MatmulWgmma, t: Tile) -> bool | str:
 
 
 class MatmulWgmma(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in nineteen steps; with ``epilogue="bias"`` without gelu.
+    """c = gelu(alpha a b^T + beta c + bias) by wgmma, in twenty steps; with ``epilogue="bias"`` without gelu.
 
     ``layout`` gives the layouts of a and of b as a matrix (k, n), in the notation of BLAS: t is row-major, n column-major. With
     "tn" both are contiguous along k, a stored as (m, k) and b as (n, k); with "n" for a, it is stored as (k, m), and with "t"

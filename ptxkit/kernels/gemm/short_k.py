@@ -47,6 +47,7 @@ class ShortTile(TemplateStruct):
     WM: int
     WN: int
     DEPTH: int
+    STAGES: int
 
 
 def rows(t: Mapping[str, int]) -> int:
@@ -79,8 +80,10 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     """The constraint of step 19."""
     if not direct.along_k(w):
         return "reads rows of a and of b along k: layout tn"
-    if threads(t) % t["DEPTH"] or max(rows(t), columns(t)) > threads(t):
+    if threads(t) % t["DEPTH"]:
         return f"{threads(t)} threads are no multiple of the {t['DEPTH']} that copy 8 rows"
+    if (most := max(rows(t), columns(t))) > threads(t):
+        return f"{threads(t)} threads are fewer than the {most} rows of an operand, of which each copies the last vector of one"
     limits = w.device.target.limits
     if 4 * (t["DEEP"] - 1) * rows(t) * columns(t) > stage_bytes(t):
         return f"the sums of {t['DEEP']} parts do not fit into the memory of a stage"
@@ -94,6 +97,7 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
 def launches(w: Matmul, t: Tile) -> list[Launch]:
     """A launch of ``matmul_short_k``."""
     pitch = unaligned.pitches(w)
+    tile = ShortTile(t.DOWN, t.ACROSS, t.DEEP, t.WM, t.WN, t.DEPTH, STAGES[t.DEPTH])
     return [
         Launch(
             "matmul_short_k",
@@ -101,7 +105,7 @@ def launches(w: Matmul, t: Tile) -> list[Launch]:
             threads(t),
             ("a", "b", *w.scalars, pitch["a"], pitch["b"]),
             shared=shared_bytes(w, t),
-            template=(ShortTile(t.DOWN, t.ACROSS, t.DEEP, t.WM, t.WN, t.DEPTH), f"ptxkit::{w.kind}", w.epilogue_bits),
+            template=(tile, f"ptxkit::{w.kind}", w.epilogue_bits),
         )
     ]
 

@@ -167,6 +167,7 @@ class SwigluFfn(GatedFfn):
         requires=REQUIRES,
         source=dot.GATED_SOURCE,
         tile=dot.SPACE,
+        constraint=lambda w, t: dot.usable(w.gate_product, t),
         prefer=lambda w: dot.preferred(w.gate_product),
         slower=slower_dot,
     )
