@@ -59,13 +59,13 @@ ANY_LENGTH = ("matmul_wgmma", "micro_tiling_matmul")
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The variants that plans of a test take."""
+    """The variants and tiles that plans of a test take, resolved."""
     found = []
     original = operations.chosen
 
     def recorded(*args):
         resolved = original(*args)
-        found.append(resolved.variant.name)
+        found.append(resolved)
         return resolved
 
     for operation in OPERATIONS.values():
@@ -111,7 +111,7 @@ def test_few_rows_of_every_remainder(taken):
         assert close(pt.linear(x, weight, bias), product, 0.01), m
         found = pt.linear(x, weight, bias, "relu", residual)
         assert close(found, product.relu() + residual.double(), 0.01), m
-    assert set(taken) == {"step15_multicast", "multicast"}
+    assert {plan.variant.name for plan in taken} == {"step15_multicast", "multicast"}
 
 
 def test_k_divided_by_a_cluster(taken):
@@ -121,13 +121,14 @@ def test_k_divided_by_a_cluster(taken):
         expected = product.relu() + residual.double() if relu else product
         found = pt.linear(x, weight, bias, "relu", residual) if relu else pt.linear(x, weight, bias)
         assert close(found, expected, 0.01)
-    assert taken == ["step15_multicast", "multicast"]
+    assert [plan.variant.name for plan in taken] == ["step15_multicast", "multicast"]
+    assert all(plan.tile.PARTS > 1 for plan in taken)
 
 
 @pytest.mark.parametrize(
     ("rows", "n", "k", "step"),
     [
-        (range(1, 9), 13, 100, "step12_few_rows"),
+        (range(1, 9), 13, 1000, "step12_few_rows"),
         (range(9, 17), 65, 64, "step10_cluster_k"),
         (range(9, 17), 30, 64, "step10_cluster_k"),
         (range(9, 17), 16, 65, "step13_few_columns"),
@@ -138,4 +139,4 @@ def test_f32_products_of_every_remainder(taken, rows, n, k, step):
     for m in rows:
         a, b, _, _ = tensors(m, n, k, torch.float32)
         assert close(pt.matmul(a, b.t()), a.double() @ b.double().t(), 1e-5), m
-    assert set(taken) == {step}
+    assert {plan.variant.name for plan in taken} == {step}
