@@ -115,7 +115,7 @@ def test_leading_dimensions_below_the_length_of_a_row_are_refused(options, reaso
 def test_rows_that_tma_cannot_copy_are_named(sizes, options, reason):
     """A store by TMA would write the last 16 bytes of a row as a whole."""
     workload = MatmulWgmma(*sizes, **options)
-    with pytest.raises(UsageError, match=f"{reason}, as TMA requires: steps 11 to 18"):
+    with pytest.raises(UsageError, match=f"{reason}, as TMA requires: steps 11 to 19"):
         workload.variant(LAST).select_tile(workload, SM_90A)
     assert choose(workload, target=SM_90A).variant in STEPS_OF_ANY_ROWS
 
