@@ -46,3 +46,12 @@ def test_down_is_loaded_before_h_is_complete_and_nothing_spills():
     (text,) = (entry for entry in image.ptx.split(".entry")[1:] if "early_dot" in entry.split("(")[0])
     assert text.index("ld.global.L1::no_allocate") < text.index("griddepcontrol.wait")
     assert_sass(image, has=["LDG.E.NA.128"], spills=0)
+
+
+def test_the_second_launch_begins_after_the_end_of_what_precedes_the_first_one():
+    """Which may write down, and the second launch loads down before its own wait."""
+    layer = SwigluFfn(tokens=1, hidden=4096, ffn=4096)
+    tile = Tile({"TOKENS": 1, "BATCH": 4, "PARTS": 1})
+    ptx = build(layer, layer.variant(VARIANT), SM_90A, tile).steps[0].image.ptx
+    (text,) = (entry for entry in ptx.split(".entry")[1:] if "gated_dot" in entry.split("(")[0])
+    assert text.index("griddepcontrol.wait") < text.index("griddepcontrol.launch_dependents")

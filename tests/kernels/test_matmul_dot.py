@@ -15,6 +15,7 @@ from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.choice import choose
 
@@ -54,6 +55,13 @@ def test_every_shape_of_tile_without_races(mnk, tile):
     check(strict(racecheck="warps"), MatmulWgmma(*mnk), tile_of(**tile))
 
 
+def test_sums_of_all_parts_are_added():
+    """Of numbers none of which is zero, in the last part as well."""
+    case = execute.Case(MatmulWgmma(m=1, n=3, k=2048), strict(), seed=1)
+    result = execute.run(case, case.workload.variant(STEP), None, tile_of(BATCH=2, PARTS=4), explicit=True)
+    assert result.verdict.verified, result.verdict.worst
+
+
 def test_epilogues(device):
     options = {"alpha": -1.5, "beta": 0.25, "epilogue": "bias_gelu", "dtype": "f16"}
     check(device, MatmulWgmma(m=2, n=37, k=48, ldc=50, **options), tile_of())
@@ -88,3 +96,9 @@ def test_rows_of_b_pass_neither_l1_nor_shared_memory_and_nothing_spills(tokens):
     workload = MatmulWgmma(m=tokens, n=37, k=4096, alpha=2.0, beta=0.5, epilogue="bias_gelu")
     (step,) = build(workload, workload.variant(STEP), SM_90A, tile_of(TOKENS=tokens)).steps
     assert_sass(step.image, has=["LDG.E.NA.128"], spills=0)
+
+
+def test_nothing_is_read_before_the_previous_grid_has_ended():
+    workload = MatmulWgmma(m=1, n=37, k=4096)
+    (step,) = build(workload, workload.variant(STEP), SM_90A, tile_of()).steps
+    assert step.image.ptx.index("griddepcontrol.wait") < step.image.ptx.index("ld.global")

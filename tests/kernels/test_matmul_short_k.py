@@ -71,6 +71,16 @@ def test_every_shape_of_tile_without_races(mnk, tile):
     check(strict(racecheck="lanes"), MatmulWgmma(*mnk), tile_of(**tile))
 
 
+def test_warps_that_divide_k_have_read_the_copies_before_sums_replace_them():
+    check(strict(racecheck="warps"), MatmulWgmma(9, 7, 60), tile_of(DOWN=2, DEEP=2, WN=8))
+
+
+def test_nothing_is_copied_before_the_previous_grid_has_ended():
+    workload = MatmulWgmma(9, 7, 60)
+    (step,) = build(workload, workload.variant(STEP), SM_90A, tile_of(DOWN=2, DEEP=2, WN=8)).steps
+    assert step.image.ptx.index("griddepcontrol.wait") < step.image.ptx.index("cp.async.cg")
+
+
 @pytest.mark.parametrize("n", [20, 37])
 def test_epilogues(device, n):
     check(device, MatmulWgmma(m=3, n=n, k=41, alpha=-1.5, beta=0.25, epilogue="bias_gelu", dtype="f16"), tile_of())
