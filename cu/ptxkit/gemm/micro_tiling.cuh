@@ -145,7 +145,7 @@ __device__ __forceinline__ void store_by_rows(float* c, const float (&sum)[TM][T
 // The same with less shared memory: a warp has room for one row of each of its lanes, L::DOWN rows of its columns, at a time.
 template <class Tile, class L, int TM, int TN>
 __device__ __forceinline__ void store_row_by_row(float* c, const float (&sum)[TM][TN], const L& lanes, TileOrigin origin, int m, int n,
-                                              unsigned char* shared) {
+                                                 unsigned char* shared) {
     constexpr int WM = Tile::WM, WN = Tile::WN, ACROSS = Tile::BN / WN, HEIGHT = L::DOWN;
     const int warp = threadIdx.x / 32, row = warp / ACROSS * WM, col = warp % ACROSS * WN;
     float* sums = reinterpret_cast<float*>(shared) + warp * HEIGHT * WN;
@@ -153,6 +153,7 @@ __device__ __forceinline__ void store_row_by_row(float* c, const float (&sum)[TM
     auto place = [](int r, int q) { return r * WN + (WN % 32 == 0 ? q ^ (r & 1) << 4 : q); };
     constexpr int COLS = WN % 32 == 0 ? 32 : 16, ROWS = 32 / COLS;  // that the lanes store at a time
     static_assert(HEIGHT % ROWS == 0 && WN % COLS == 0, "whole passes");
+    static_assert(L::down(1) == L::DOWN, "the rows of a lane are DOWN apart");
 #pragma unroll
     for (int begin = 0; begin < TM; ++begin) {
         if (begin > 0) __syncwarp();
