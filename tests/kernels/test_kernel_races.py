@@ -38,7 +38,7 @@ CASES += [pytest.param(*case, "lanes", marks=pytest.mark.slow) for case in sorte
 
 SIZES = {"fused_l2norm": (40, 4096)}
 """Where those of the emulator are larger than eight multiprocessors need to compute several rows each."""
-OPTIONS = {("attention_scores", "step4_mask_tiles"): {"mask": "array"}}
+OPTIONS = {("attention_scores", "step4_mask_tiles"): {"mask": "array"}, ("moe_routed", "step5_promoted"): {"dtype": "e4m3"}}
 """Of variants that cannot run with the default ones."""
 
 

@@ -130,7 +130,7 @@ def usable(w: SparseProduct, t: Mapping[str, int]) -> bool | str:
     if t["ROWS"] % w.matrices:
         return f"ROWS={t['ROWS']} are no equal parts for gate and up"
     if columns(w, t) > MOST_COLUMNS:
-        return f"{columns(w, t)} rows of b in a tile are more than the {MOST_COLUMNS} of a copy"
+        return f"{columns(w, t)} rows of b in a tile are more than the {MOST_COLUMNS} of a box of a tensor map"
     if (found := cluster(t)) > PORTABLE_CLUSTER:
         return f"A_SHARING x B_SHARING x PARTS = {found} CTAs are more than the {PORTABLE_CLUSTER} of a cluster"
     if w.all_steps < t["PARTS"]:
