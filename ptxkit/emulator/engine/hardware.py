@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from ptxkit import environment
 from ptxkit.emulator.arrays import Bytes
 from ptxkit.emulator.memory.allocations import GlobalMemory
 from ptxkit.emulator.memory.atomic_lock import AtomicLock
+from ptxkit.emulator.memory.host import available_bytes
 from ptxkit.errors import UsageError
 from ptxkit.targets import target_that_runs
 from ptxkit.targets.gpus import DeviceFacts, reference_facts
@@ -121,18 +121,6 @@ class Hardware:
     def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """The bytes of device memory, not a copy; valid until the allocation is freed."""
         return self.memory.slice(address, nbytes)
-
-
-def available_bytes() -> int:
-    """The memory in bytes that the host can provide without swapping."""
-    try:
-        with Path("/proc/meminfo").open() as f:
-            for line in f:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 8 << 30
 
 
 def worker_count() -> int:

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index
+from ptxkit.emulator.memory.host import available_bytes
 from ptxkit.emulator.racecheck.clocks import LOW, Clocks
+from ptxkit.errors import UsageError
 
 STRONG = 1 << 20
 """Set in records of volatile, relaxed and atomic accesses, which do not race with each other."""
@@ -32,6 +34,9 @@ LARGEST = 16
 
 CHUNK = 1 << 19
 """Number of records that are compared in one numpy operation."""
+
+SHARE = 2
+"""The last reads of actors may take one part in this of the memory that the host can provide."""
 
 ALWAYS = np.iinfo(np.int32).max
 """The generation of accesses that a barrier of the CTA does not order: those by other CTAs and asynchronous agents."""
@@ -113,6 +118,7 @@ class Shadow:
             for name in ("writes", "writer", "written", "read", "lane", "fenced"):
                 setattr(self, name, np.repeat(getattr(self, name), parts))
             if self.own is not None:
+                self._refuse_more_than_the_host_has(len(self.writes))
                 self.own = np.repeat(self.own, parts, axis=0)
             if self.remote is not None:
                 rows = self.remote_row
@@ -282,5 +288,17 @@ class Shadow:
 
     def _of_actors(self) -> Index:
         if self.own is None:
+            self._refuse_more_than_the_host_has(len(self.writes))
             self.own = np.zeros((len(self.writes), self.clocks.actors), np.int64)
         return self.own
+
+    def _refuse_more_than_the_host_has(self, cells: int) -> None:
+        needed, clocks = cells * self.clocks.actors * np.dtype(np.int64).itemsize, self.clocks
+        if needed > available_bytes() // SHARE:
+            of_lanes = clocks.shift == 0
+            actors = "threads" if of_lanes else "warps"
+            raise UsageError(
+                f"the race check needs {needed / 1e9:.2g} GB for the reads of {clocks.actors} {actors} in cells of"
+                f" {self.unit} bytes of the shared memory of {clocks.ctas} CTAs, more than 1/{SHARE} of the free memory:"
+                f" take smaller sizes{', or --racecheck instead of --racecheck-lanes' if of_lanes else ''}"
+            )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from programs import THREAD, Run, kernel
 
+from ptxkit.emulator.racecheck import shadow
 from ptxkit.emulator.racecheck.hazards import Hazard
 from ptxkit.errors import FaultError, RaceError, UsageError
 
@@ -166,6 +167,13 @@ def test_races_between_lanes_of_a_warp_are_found_if_requested(between, racing):
     found = hazards(body, block=32, racecheck="lanes")
     assert [h.what for h in found] == ["read-after-write"] * racing
     assert all("thread (0, 0, 0) of CTA" in h.earlier_thread and "__syncwarp()" in h.fix for h in found)
+
+
+def test_records_of_more_than_half_of_the_free_memory_are_refused(monkeypatch):
+    body = STORE + "bar.sync 0; ld.shared.b32 %r20, [%r10];"
+    monkeypatch.setattr(shadow, "available_bytes", lambda: 1000)
+    with pytest.raises(UsageError, match="more than 1/2 of the free memory: take smaller sizes, or --racecheck instead of"):
+        hazards(body, block=32, racecheck="lanes")
 
 
 @pytest.mark.parametrize("exits", [False, True])
