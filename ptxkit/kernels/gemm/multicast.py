@@ -166,7 +166,7 @@ def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
 
 
 def stores(w: Matmul) -> int:
-    """The template argument STORES: 2 if rows of c begin at multiples of 8 elements, 1 if at multiples of 2, or 0."""
+    """The template argument STORES: 2 if rows of c begin and end at multiples of 16 bytes, 1 if c is read, too, or 0."""
     rows = w.n % 8 == 0 and unaligned.pitches(w)["c"] % 8 == 0
     return 2 if rows and not w.beta else unaligned.stores_pairs(w)
 

@@ -190,7 +190,7 @@ def filled(w: Matmul) -> Iterator[Mapping[str, Any]]:
 
 
 def stores_pairs(w: Matmul) -> int:
-    """Whether all rows of c begin and end at multiples of 16 bytes, a template argument of steps 13 and 14."""
+    """Whether all rows of c begin and end at multiples of 16 bytes, a template argument of steps 13 to 15."""
     return int(stores_by_tma(w))
 
 
