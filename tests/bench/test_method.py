@@ -56,6 +56,21 @@ def test_a_noisy_candidate_goes_on_until_the_maximum():
     assert Method(maximum=100).wants(noisy[:100]) == 0
 
 
+def test_medians_at_the_power_cap_are_of_the_same_rounds():
+    method, noisy = Method(batch=4), [10.0, 20.0] * 10
+    assert method.counts([[10.0] * 20, noisy], [1, 1]) == [0, 4]
+    assert method.counts([[10.0] * 20, noisy], [1, 1], together=True) == [4, 4]
+
+
+def test_a_candidate_whose_samples_took_long_is_not_measured_on_for_others():
+    assert Method(batch=4).counts([[50_000.0] * 5, [10.0, 20.0] * 10], [1, 1], together=True) == [0, 4]
+
+
+def test_no_candidate_is_measured_beyond_the_maximum_for_others():
+    method = Method(batch=4, maximum=21)
+    assert method.counts([[10.0] * 21, [10.0] * 20, [10.0, 20.0] * 10], [1, 1, 1], together=True) == [0, 1, 4]
+
+
 def test_exact_iterations_override_precision_and_budget():
     method = Method(iterations=6, batch=4)
     assert [method.wants([1.0] * n) for n in (0, 4, 6)] == [4, 2, 0]

@@ -164,6 +164,20 @@ def test_samples_of_candidates_are_interleaved():
     assert device.reset
 
 
+@pytest.mark.parametrize(("throttled", "samples"), [((), (16, 32)), (("power cap",), (32, 32))])
+def test_all_are_measured_equally_often_while_the_power_cap_sets_the_clock(throttled, samples):
+    class Noisy(Script):
+        def replays(self, graph, samples, warm):
+            times = super().replays(graph, samples, warm)
+            return times if graph[0] == "steady" else [t * (1 + i % 2) for i, t in enumerate(times)]
+
+    device = Noisy({"steady": 4.0, "noisy": 5.0}, Sensors(1500, throttled=throttled))
+    rows, _ = measured(
+        device, Scripted("steady", RIGHT), Scripted("noisy", RIGHT), iterations=None, minimum=16, maximum=32, modes=("cold",)
+    )
+    assert tuple(row.cold.samples for row in rows) == samples
+
+
 def test_a_wrong_result_is_not_timed():
     (row,), _ = measured(Script({"a": 4.0}), Scripted("a", WRONG))
     assert row.verified is False
@@ -206,11 +220,11 @@ def test_throttled_samples_are_dropped(monkeypatch):
     device = Script({"a": 4.0}, Sensors(1900, throttled=("thermal",)))
     s = module.Session(device, Sets(), Method(iterations=8))
     tracks = [module.Track(0, "cold", ("a", 1), 1, 1)]
-    s._take(tracks[0])
+    s._take(tracks[0], 4)
     assert tracks[0].samples == []
     assert tracks[0].dropped == 4
     device.now = Sensors(1900)
-    s._take(tracks[0])
+    s._take(tracks[0], 4)
     assert len(tracks[0].samples) == 4
     assert tracks[0].timed().dropped == 4
     assert (s.conditions().dropped, s.conditions().throttle_reasons) == (4, {"thermal": 1})
@@ -348,9 +362,9 @@ def test_a_clock_that_is_locked_low_is_no_throttling():
     device = Script({"a": 4.0}, Sensors(1980))
     s = module.Session(device, Sets(), Method(iterations=8))
     track = module.Track(0, "cold", ("a", 1), 1, 1)
-    s._take(track)
+    s._take(track, 4)
     device.now = Sensors(1200)
-    s._take(track)
+    s._take(track, 4)
     assert (len(track.samples), track.dropped) == (4, 4)
 
 

@@ -106,8 +106,7 @@ class Method:
         Args:
             samples: those that there are, in microseconds per call. calls: in a sample.
         """
-        slow = sum(samples) * calls >= SLOW_S * 1e6
-        return min(self.few, self.minimum) if slow else self.minimum
+        return min(self.few, self.minimum) if slow(samples, calls) else self.minimum
 
     def wants(self, samples: Sequence[float], calls: int = 1) -> int:
         """Number of samples of a candidate to take in this round; 0 if its median is known to ``precision``.
@@ -124,6 +123,26 @@ class Method:
         if n >= self.maximum or known(samples, self.precision):
             return 0
         return self.batch
+
+    def counts(
+        self, samples: Sequence[Sequence[float]], calls: Sequence[int], *, together: bool = False
+    ) -> list[int]:
+        """Number of samples of each candidate to take in this round.
+
+        Args:
+            samples, calls: of each candidate, see :meth:`needed`.
+            together: those whose median is known take as many as the others need. At the power cap the clock depends on the
+                load, and rises when fewer candidates are left: medians of different rounds cannot be compared. Candidates
+                whose samples have taken :data:`SLOW_S` take what they need themselves.
+        """
+        own = [self.wants(*one) for one in zip(samples, calls, strict=True)]
+        if not together or self.iterations is not None:
+            return own
+        most = max(own, default=0)
+        return [
+            n if slow(s, count) else max(n, min(most, self.maximum - len(s)))
+            for n, s, count in zip(own, samples, calls, strict=True)
+        ]
 
     def over(
         self, samples: Sequence[Sequence[float]], elapsed_s: float, calls: Sequence[int] | None = None
@@ -157,6 +176,11 @@ class Method:
         generator = random.Random(self.order_seed)
         while True:
             yield generator.sample(range(candidates), candidates)
+
+
+def slow(samples: Sequence[float], calls: int) -> bool:
+    """Whether the samples, in microseconds per call, have taken :data:`SLOW_S` together."""
+    return sum(samples) * calls >= SLOW_S * 1e6
 
 
 def known(samples: Sequence[float], precision: float) -> bool:

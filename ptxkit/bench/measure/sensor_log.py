@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ptxkit.bench.measure.method import POWER_CAP
 from ptxkit.bench.results.conditions import Conditions, Span
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ class SensorLog:
         """Record a reading after samples that were discarded."""
         self._dropped += samples
         self._read(now)
+
+    @property
+    def power_capped(self) -> bool:
+        """Whether the driver has reported a clock that the power limit reduces."""
+        return POWER_CAP in self._throttle_reasons
 
     def launched(self, time_us: float) -> None:
         """Record the time of a plain launch."""

@@ -210,15 +210,15 @@ class Session:
             say(f"round {number + 1}, {self.method.progress(samples, now - begin)}")
             if plain:
                 self.log.launched(plain())
+            counts = self.method.counts(
+                [t.samples for t in tracks], [t.calls for t in tracks], together=self.log.power_capped
+            )
             for k in order:
-                if self._alive(tracks[k]):
+                if counts[k] and self._alive(tracks[k]):
                     with self._guarded(tracks[k].candidate, "it was timed"):
-                        self._take(tracks[k])
+                        self._take(tracks[k], counts[k])
 
-    def _take(self, track: Track) -> None:
-        count = self.method.wants(track.samples, track.calls)
-        if not count:
-            return
+    def _take(self, track: Track, count: int) -> None:
         track.replays += count
         times = self.device.timing.replays(track.replay, count, warm=track.mode == "hot")
         now = self.device.sensors()
