@@ -53,6 +53,19 @@ def test_without_a_shared_program_the_fastest_is_taken():
     assert SharedPrograms(frozenset({"copies"}), 0.5).best(options).predicted_us == 2.0
 
 
+@pytest.mark.parametrize(
+    ("kernel", "variant"),
+    [("matmul_wgmma", "step8_tma_store"), ("matmul_wgmma", "step12_aligned_copy"), ("matmul_fused", "fused")],
+)
+@pytest.mark.parametrize(("across", "ctas"), [(1, 132), (2, 120)])
+def test_a_persistent_grid_has_no_clusters_that_would_wait_for_others(kernel, variant, across, ctas):
+    """Of clusters of four, an H200 holds 30."""
+    w = KERNELS[kernel](m=8192, n=4096, k=64).on(H200)
+    tile = {"BM": 128, "BN": 192, "STAGES": 5, "CLUSTER_M": 2, "CLUSTER_N": across, "BOXES": 1, "PING_PONG": 1}
+    (launch,) = w.variant(variant).launches(w, {**Tile(tile), "CONSUMERS": 2, "GROUP": 8, "REGISTERS": 240})
+    assert launch.grid[0] == ctas
+
+
 MOST = {"bf16": 24, "f16": 23, "f32": 18, "e4m3": 18, "s8": 16, "tf32": 14}
 """Programs that a type needs. 38 products of bf16 need 33 if each takes the program that is predicted to be the fastest."""
 

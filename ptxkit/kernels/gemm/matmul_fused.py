@@ -14,6 +14,7 @@ from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
 from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, multicast, stream_k
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
+from ptxkit.kernels.measured import cluster_ctas
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import Sums
 
@@ -316,7 +317,7 @@ class MatmulFused(HasLayout, Workload):
         across = cdiv(self.m, t.BM * t.CLUSTER_M) * cdiv(self.n, t.BN * t.CLUSTER_N)
         return Launch(
             "matmul_fused",
-            cluster * min(self.batch * across, max(1, self.device.sms // cluster)),
+            cluster * min(self.batch * across, cluster_ctas(self.device, cluster) // cluster),
             128 * (t.CONSUMERS + 1),
             (
                 self.map("a", 0, operands.A_MAJOR, t.BM // t.CLUSTER_N),

@@ -25,6 +25,7 @@ from ptxkit.kernels.gemm import (
 )
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
+from ptxkit.kernels.measured import cluster_ctas
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile, and rows of a column-major operand in a box
@@ -178,7 +179,7 @@ def product_launch(
         t: a tile with all parameters of :class:`WgmmaTile`, which is the first template argument.
         maps: names of the arrays a, b and c, whose tensor maps are the first parameters of the kernel.
         args, template: the other arguments.
-        persistent: at most one CTA for each SM, instead of one for each tile.
+        persistent: as many CTAs as are resident at the same time, instead of one for each tile.
         beside: bytes of shared memory beside those of the product.
         operands: the layouts of a and b, which the kernel knows from ``template``.
     """
@@ -188,7 +189,7 @@ def product_launch(
     a, b, c = maps
     return Launch(
         kernel,
-        cluster * (min(tiles, max(1, w.device.sms // cluster)) if persistent else tiles),
+        cluster * (min(tiles, cluster_ctas(w.device, cluster) // cluster) if persistent else tiles),
         128 * (t.CONSUMERS + 1),
         (
             *operands.boxes(a, b, t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),
@@ -350,7 +351,7 @@ def split_k(w: MatmulWgmma, t: Tile) -> list[Launch]:
     cluster = t.CLUSTER_M * t.CLUSTER_N
     multiply = Launch(
         "matmul_parts",
-        cluster * min(tiles // cluster, max(1, w.device.sms // cluster)),
+        cluster * min(tiles // cluster, cluster_ctas(w.device, cluster) // cluster),
         128 * (t.CONSUMERS + 1),
         (
             *operands.boxes("a", "b", t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M),

@@ -10,7 +10,7 @@ from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm import dot, gated_multicast, matmul_wgmma, multicast, wgmma_tiles
 from ptxkit.kernels.gemm.gated_ffn import GatedFfn
 from ptxkit.kernels.gemm.matmul_wgmma import BK, MatmulWgmma, WgmmaTile, but
-from ptxkit.kernels.measured import gemm_tiles
+from ptxkit.kernels.measured import cluster_ctas, gemm_tiles
 
 REQUIRES = ("sm_90a",)
 STEP_1 = but(matmul_wgmma.STEP_4, REGISTERS=240)
@@ -83,7 +83,7 @@ class SwigluFfn(GatedFfn):
         tiles = cdiv(self.tokens, t.BM * t.CLUSTER_M) * cdiv(n, cols * t.CLUSTER_N)
         return Launch(
             kernel,
-            cluster * (min(tiles, max(1, self.device.sms // cluster)) if persistent else tiles),
+            cluster * (min(tiles, cluster_ctas(self.device, cluster) // cluster) if persistent else tiles),
             128 * (t.CONSUMERS + 1),
             (
                 TensorMap(a, box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from ptxkit import Work, cdiv
 from ptxkit.kernels.gemm import stream_model
 from ptxkit.kernels.gemm.stream_model import StreamWork
-from ptxkit.kernels.measured import Measured, StreamRates, measured
+from ptxkit.kernels.measured import Measured, StreamRates, cluster_ctas, measured
 from ptxkit.targets.gpus import DeviceFacts
 
 
@@ -131,9 +131,9 @@ def split_share(w: Product, rows: float, cols: float, itemsize: int = 2) -> floa
 
 def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
     """What a launch does with this tile, and k in this many parts, whose sums are added by another launch."""
-    sms, cluster = w.device.sms, t["CLUSTER_M"] * t["CLUSTER_N"]
+    cluster = t["CLUSTER_M"] * t["CLUSTER_N"]
     rows, cols = t["BM"], t["BN"]
-    ctas = max(1, sms // cluster) * cluster
+    ctas = cluster_ctas(w.device, cluster) // cluster * cluster
     work = tiles(w, t) * parts
     waves = cdiv(work, ctas)
     from_a, from_b = rows / t["CLUSTER_N"], cols / t["CLUSTER_M"]
