@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Tile::ALL_THREADS) ffn_product_multicast(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const T* bias, const T* residual, T* out,
     unsigned m, unsigned n, unsigned a_sharing, unsigned b_sharing, unsigned parts, unsigned across, unsigned of_product,
     unsigned steps, unsigned stages) {
-    LinearFours<T, true, GELU, true> output{{out, bias, residual, m, n}};
+    LinearVectors<T, true, GELU, true> output{{{out, bias, residual, m, n}}};
     const MulticastGrid grid = {a_sharing, b_sharing, parts, across, of_product};
     multicast_products<Tile, T, Operands<K_MAJOR, K_MAJOR>, 1, Follow::WEIGHTS_FIRST>(x_map, w_map, w_map, output, grid, steps, stages);
 }

@@ -72,6 +72,32 @@ struct LinearFours : LinearOutput<T, BIAS, A, RESIDUAL> {
     }
 };
 
+// The same for products that store vectors of 8 elements, made of sums of a column; n is a multiple of 8.
+template <class T, bool BIAS, Activation A, bool RESIDUAL>
+struct LinearVectors : LinearFours<T, BIAS, A, RESIDUAL> {
+    static __device__ __forceinline__ constexpr bool whole_vectors() { return true; }
+
+    __device__ __forceinline__ float of_column(unsigned col) const {
+        if constexpr (BIAS) return col < this->n ? Convert<T>::low(this->bias[col].bits) : 0.0f;
+        else return 0.0f;
+    }
+
+    __device__ __forceinline__ uint4 residual_vector(unsigned row, unsigned col) const {
+        if (row >= this->m || col >= this->n) return {};
+        return *reinterpret_cast<const uint4*>(this->residual + static_cast<size_t>(row) * this->n + col);
+    }
+
+    __device__ __forceinline__ unsigned pack(float x, float y, float of_bias, unsigned of_residual) const {
+        x = activate<A>(x + of_bias) + Convert<T>::low(of_residual);
+        y = activate<A>(y + of_bias) + Convert<T>::high(of_residual);
+        return Convert<T>::pack(x, y);
+    }
+
+    __device__ __forceinline__ void store(const uint4& eight, unsigned row, unsigned col) const {
+        if (row < this->m && col < this->n) *reinterpret_cast<uint4*>(this->at(row, col)) = eight;
+    }
+};
+
 // Normalizes the sums of products with x itself. For layer_norm(x) w^T + bias, gamma is multiplied into w beforehand, and the
 // mean and the reciprocal standard deviation of a row of x are applied to its sums: see docs/ffn.md.
 struct FoldedColumns {
@@ -119,5 +145,11 @@ template <class T, bool BIAS, Activation A, bool RESIDUAL>
 constexpr bool stores_fours<LinearFours<T, BIAS, A, RESIDUAL>> = true;
 template <class T, bool BIAS, Activation A>
 constexpr bool adds_residual<LinearFours<T, BIAS, A, true>> = true;
+template <class T, bool BIAS, Activation A, bool RESIDUAL>
+constexpr bool stores_fours<LinearVectors<T, BIAS, A, RESIDUAL>> = true;
+template <class T, bool BIAS, Activation A, bool RESIDUAL>
+constexpr bool stores_vectors<LinearVectors<T, BIAS, A, RESIDUAL>> = true;
+template <class T, bool BIAS, Activation A>
+constexpr bool adds_residual<LinearVectors<T, BIAS, A, true>> = true;
 
 }  // namespace ptxkit

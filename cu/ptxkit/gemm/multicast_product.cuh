@@ -159,32 +159,51 @@ struct SumPair<int> {
 };
 
 // Stores a tile of 16-bit elements by vectors of 8 of them: stmatrix transposes the elements of c^T on their way to shared memory, whose
-// rows are those of c with 16 bytes more, so that there are no bank conflicts. The rows of c^T of this warp begin at `row`.
-template <class Tile, class Out>
-__device__ __forceinline__ void store_vectors(const float (&sums)[Tile::ROWS][Tile::TOKENS / 2], const Out& output, unsigned char* shared,
+// rows are those of c with 16 bytes more, so that there are no bank conflicts. The rows of c^T of this warp begin at `row`. A residual
+// takes the way back: vectors of it are put where the elements of c will be, from where ldmatrix reads those of a thread's sums.
+template <class Tile, class Sum, class Out>
+__device__ __forceinline__ void store_vectors(const Sum (&sums)[Tile::ROWS][Tile::TOKENS / 2], const Out& output, unsigned char* shared,
                                               unsigned row, unsigned token, unsigned weight) {
     constexpr unsigned PITCH = 2 * Tile::WEIGHTS + 16, VECTORS = Tile::WEIGHTS / 8, PAIRS = Tile::TOKENS / 8;
-    const unsigned lane = laneid();
+    constexpr bool RESIDUAL = adds_residual<Out>;
+    const unsigned lane = laneid(), rows = min(output.m - min(output.m, token), unsigned(Tile::TOKENS));
+    if constexpr (RESIDUAL) {
+#pragma unroll 8
+        for (unsigned v = threadIdx.x; v < rows * VECTORS; v += Tile::THREADS) {
+            const unsigned r = v / VECTORS, c = v % VECTORS;
+            *reinterpret_cast<uint4*>(shared + r * PITCH + 16 * c) = output.residual_vector(token + r, weight + 8 * c);
+        }
+        barrier_sync(1, Tile::THREADS);
+    }
 #pragma unroll
     for (int i = 0; i < Tile::ROWS; i++) {
         // The lanes give the addresses of rows of 8 elements: of matrices for 8 tokens and 8 weights, the other 8 weights, and the
         // next 8 tokens.
         const unsigned at = cvta_to_shared(shared) + (lane / 16 * 8 + lane % 8) * PITCH + (row + 64 * i + lane / 8 % 2 * 8) * 2;
         const unsigned of_lane = weight + row + 64 * i + lane / 4;
-        const float upper = output.of_column(of_lane), lower = output.of_column(of_lane + 8);
-        auto packed = [&](int j) { return output.pack(sums[i][2 * j], sums[i][2 * j + 1], j % 2 ? lower : upper); };
+        const auto upper = output.of_column(of_lane), lower = output.of_column(of_lane + 8);
+        auto packed = [&](int j, unsigned added) {
+            const Sum x = sums[i][2 * j], y = sums[i][2 * j + 1];
+            if constexpr (RESIDUAL) return output.pack(x, y, j % 2 ? lower : upper, added);
+            else return output.pack(x, y, j % 2 ? lower : upper);
+        };
 #pragma unroll
         for (int j = 0; j + 1 < PAIRS; j += 2) {
-            const unsigned four[4] = {packed(2 * j), packed(2 * j + 1), packed(2 * j + 2), packed(2 * j + 3)};
+            unsigned four[4] = {};
+            if constexpr (RESIDUAL) ldmatrix_x4_trans(four, at + 8 * j * PITCH);
+#pragma unroll
+            for (int p = 0; p < 4; p++) four[p] = packed(2 * j + p, four[p]);
             stmatrix_x4_trans(at + 8 * j * PITCH, four);
         }
         if constexpr (PAIRS % 2) {
-            const unsigned two[2] = {packed(2 * PAIRS - 2), packed(2 * PAIRS - 1)};
+            unsigned two[2] = {};
+            if constexpr (RESIDUAL) ldmatrix_x2_trans(two, at + 8 * (PAIRS - 1) * PITCH);
+#pragma unroll
+            for (int p = 0; p < 2; p++) two[p] = packed(2 * PAIRS - 2 + p, two[p]);
             stmatrix_x2_trans(at + 8 * (PAIRS - 1) * PITCH, two);
         }
     }
     barrier_sync(1, Tile::THREADS);
-    const unsigned rows = min(output.m - min(output.m, token), unsigned(Tile::TOKENS));
 #pragma unroll 4
     for (unsigned v = threadIdx.x; v < rows * VECTORS; v += Tile::THREADS) {
         const unsigned r = v / VECTORS, c = v % VECTORS;
@@ -360,8 +379,9 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
     wait_for_sums(sums);
     barrier_sync(1, Tile::THREADS);  // all consumers have read the ring, and all of it has arrived
 
+    if constexpr (BATCHED) output.product = product;
     if constexpr (stores_vectors<Out> && Matrices::IN_THREAD) {
-        if (parts == 1) {
+        if (parts == 1 && output.whole_vectors()) {
             const unsigned first_row = consumer * Matrices::OF_MATRIX * 64 + warp % 4 * 16;
             if constexpr (MATRICES == 1) {
                 store_vectors<Tile>(sums, output, shared, first_row, token, weight);
@@ -392,7 +412,6 @@ __device__ __forceinline__ void multicast_products(const TensorMap& a_map, const
             *reinterpret_cast<Pair*>(transposed + (col + j / 4 * 8) * PITCH + row + Matrices::row(i) + j % 4 * 4) = pair;
         }
     }
-    if constexpr (BATCHED) output.product = product;
     const unsigned rows = min(output.m - min(output.m, unsigned(token)), unsigned(TOKENS));
     constexpr unsigned ROW = COLS / 4;  // vectors of sums in a row of c
     auto store = [&](const Four& four, unsigned r, unsigned c) {

@@ -9,6 +9,8 @@ template <int EPILOGUE, class T>
 struct VectorOutput : Output<EPILOGUE, T> {
     static_assert(!(EPILOGUE & BETA), "the old elements of c are read by pairs");
 
+    static __device__ __forceinline__ constexpr bool whole_vectors() { return true; }
+
     // What all elements of a column have in common.
     __device__ __forceinline__ float of_column(unsigned col) const {
         if constexpr (EPILOGUE & (ADD_BIAS | BIAS_GELU)) return col < this->n ? Convert<T>::low(this->bias[col].bits) : 0.0f;

@@ -23,7 +23,8 @@ MOST_MULTICAST_ROWS = 128
 ADDING_US = 3.5e-4
 """How much longer the epilogue of ``row_kernels_multicast`` takes than that of step 15 of matmul_wgmma, for each sum of a
 warpgroup, because it computes gelu and adds the residual as it stores: in tiles of 72, 152 and 208 rows, whose products are
-predicted to take as long as those of step 8, it took 1.7, 4.0 and 6.1 us more on an H200."""
+predicted to take as long as those of step 8, it took 1.7, 4.0 and 6.1 us more on an H200. The residual was then added after
+the sums had been transposed."""
 OBSERVED_REGISTERS = 224  # of a consumer thread: those of the warps that sum the statistics have 56
 NORM_FLOPS = 7  # of layernorm, for each element
 
