@@ -10,6 +10,11 @@ __device__ __forceinline__ unsigned optimization_barrier(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
 }
+template <class T>
+__device__ __forceinline__ T* optimization_barrier(T* pointer) {
+    asm volatile("" : "+l"(pointer));
+    return pointer;
+}
 
 // mul.wide: the 64-bit product of two 32-bit numbers. In CUDA C++ this is a multiplication of 64-bit operands, for
 // which ptxas also multiplies and adds the upper halves, which are zero.

@@ -44,7 +44,7 @@ TEMPLATES = {
     "step16_direct": ("step16", ("TOKENS", "ROWS", "STAGES")),
     "step17_shifted": ("step17", ("CONSUMERS", "COLUMNS")),
     "step18_row_classes": ("step18", MULTICAST),
-    "step19_short_k": ("step19", ("DOWN", "ACROSS", "DEEP", "WM", "WN", "DEPTH")),
+    "step19_short_k": ("step19", ("DOWN", "ACROSS", "DEEP", "WM", "WN", "STAGED")),
     "step20_dot": ("step20", ("TOKENS", "BATCH")),
 }
 """Variant -> its kernel, and the tile parameters that are template arguments. GROUP, REGISTERS and BOXES follow from these."""

@@ -5,8 +5,10 @@ The tile is the one for which a model predicts the shortest time (:mod:`ptxkit.k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ptxkit import Launch, Tile, cdiv
@@ -15,26 +17,34 @@ from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
 from ptxkit.kernels.gemm.wgmma_tiles import split_share
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
-from ptxkit.targets.sm import WARP
+from ptxkit.targets.sm import SHARED_BANKS, WARP
 
 if TYPE_CHECKING:
     from ptxkit.kernels.gemm.matmul import Matmul
 
 SOURCE = "matmul_short_k.cu"
-STAGES = {64: 5, 128: 3}  # elements of k in a stage -> stages
 VECTOR = 8  # elements
+BARRIER_BYTES = 16
+READ_BEYOND = 48  # bytes after the last row that a step of 16 elements may read, and multiplies by nothing
+BANK_ELEMENTS = 16  # rows whose pitch is a multiple of it begin in few banks
 
 SPACE = {
-    "DOWN": [4, 1, 2, 8],  # warps with different rows of c
-    "ACROSS": [1, 2, 4],  # warps with different columns
-    "DEEP": [1, 2, 4, 8],  # warps that divide k
+    "DOWN": [2, 1, 4],  # warps with different rows of c
+    "ACROSS": [2, 1, 4],  # warps with different columns
+    "DEEP": [1, 2, 4],  # warps that divide k
     "WM": [16, 32],
-    "WN": [32, 8, 16, 64],
-    "DEPTH": [128, 64],  # elements of k in a stage
+    "WN": [16, 32],
+    "STAGED": [0, 1],  # whether c is stored through shared memory
 }
 
-MOST_STEPS = 2  # of 128 bytes along k, up to which the variant is considered: one chunk
-TILES = ((4, 1, 1, 16, 32, 128), (2, 2, 1, 32, 32, 128))  # of SPACE, those that are considered
+MOST_STEPS = 8  # of 128 bytes along k, up to which the variant is considered
+TILES = (  # of SPACE, those that are considered
+    (1, 1, 4, 16, 16, 0),
+    (1, 4, 1, 16, 16, 1),
+    (2, 2, 1, 16, 16, 1),
+    (4, 1, 1, 16, 32, 0),
+    (2, 2, 1, 32, 32, 0),
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +56,7 @@ class ShortTile(TemplateStruct):
     DEEP: int
     WM: int
     WN: int
-    DEPTH: int
-    STAGES: int
+    STAGED: int
 
 
 def rows(t: Mapping[str, int]) -> int:
@@ -65,28 +74,38 @@ def threads(t: Mapping[str, int]) -> int:
     return WARP * t["DOWN"] * t["ACROSS"] * t["DEEP"]
 
 
-def stage_bytes(t: Mapping[str, int]) -> int:
-    """Bytes of the rows of a chunk of k, each with a vector more than it needs."""
-    return (rows(t) + columns(t)) * (t["DEPTH"] + VECTOR) * unaligned.SIZE
+def strides(w: Matmul) -> dict[str, int]:
+    """Elements from one row of a and of b to the next in shared memory.
+
+    That of a contiguous matrix, whose rows are copied as one piece, unless they would begin in few banks; else an odd number of
+    vectors, with which neighbouring rows begin in different ones.
+    """
+    padded = VECTOR * (cdiv(w.k + VECTOR - 1, VECTOR) | 1)
+    pitch = unaligned.pitches(w)
+    return {x: w.k if pitch[x] == w.k and w.k % BANK_ELEMENTS else padded for x in "ab"}
+
+
+def staged_at(w: Matmul, t: Mapping[str, int]) -> int:
+    """Bytes of shared memory before those for elements of c: the rows of both operands, which sums of parts of k replace."""
+    stride = strides(w)
+    operands = unaligned.SIZE * (rows(t) * stride["a"] + columns(t) * stride["b"]) + READ_BEYOND
+    sums = 4 * (t["DEEP"] - 1) * rows(t) * columns(t)
+    return BARRIER_BYTES + cdiv(max(operands, sums), unaligned.ALIGNMENT) * unaligned.ALIGNMENT
 
 
 def shared_bytes(w: Matmul, t: Mapping[str, int]) -> int:
-    """Dynamic shared memory of a CTA: the stages, and the elements of c."""
+    """Dynamic shared memory of a CTA."""
     of_c = (rows(t) * (columns(t) + VECTOR) + VECTOR) * unaligned.SIZE
-    return min(STAGES[t["DEPTH"]], cdiv(w.k, t["DEPTH"])) * stage_bytes(t) + of_c
+    return staged_at(w, t) + t["STAGED"] * of_c
 
 
 def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
     """The constraint of step 19."""
     if not direct.along_k(w):
         return "reads rows of a and of b along k: layout tn"
-    if threads(t) % t["DEPTH"]:
-        return f"{threads(t)} threads are no multiple of the {t['DEPTH']} that copy 8 rows"
-    if (most := max(rows(t), columns(t))) > threads(t):
-        return f"{threads(t)} threads are fewer than the {most} rows of an operand, of which each copies the last vector of one"
     limits = w.device.target.limits
-    if 4 * (t["DEEP"] - 1) * rows(t) * columns(t) > stage_bytes(t):
-        return f"the sums of {t['DEEP']} parts do not fit into the memory of a stage"
+    if not 2 * WARP <= threads(t) <= limits.threads_per_cta:
+        return f"{threads(t)} threads are not from {2 * WARP} to {limits.threads_per_cta}"
     if (across := cdiv(w.n, columns(t))) > limits.grid[1]:
         return f"n={w.n} has {across} tiles of {columns(t)} columns, more than the {limits.grid[1]} of a grid"
     if (needed := shared_bytes(w, t)) > limits.shared_bytes_per_cta:
@@ -96,25 +115,21 @@ def usable(w: Matmul, t: Mapping[str, int]) -> bool | str:
 
 def launches(w: Matmul, t: Tile) -> list[Launch]:
     """A launch of ``matmul_short_k``."""
-    pitch = unaligned.pitches(w)
-    tile = ShortTile(t.DOWN, t.ACROSS, t.DEEP, t.WM, t.WN, t.DEPTH, STAGES[t.DEPTH])
+    pitch, stride = unaligned.pitches(w), strides(w)
     return [
         Launch(
             "matmul_short_k",
             (cdiv(w.m, rows(t)), cdiv(w.n, columns(t))),
             threads(t),
-            ("a", "b", *w.scalars, pitch["a"], pitch["b"]),
+            ("a", "b", *w.scalars, pitch["a"], pitch["b"], stride["a"], stride["b"], staged_at(w, t)),
             shared=shared_bytes(w, t),
-            template=(tile, f"ptxkit::{w.kind}", w.epilogue_bits),
+            template=(ShortTile(t.DOWN, t.ACROSS, t.DEEP, t.WM, t.WN, t.STAGED), f"ptxkit::{w.kind}", w.epilogue_bits),
         )
     ]
 
 
 def considered(w: Matmul) -> bool:
-    """Whether the variant may be the fastest: where TMA cannot read an operand, and k has few steps.
-
-    There are times of such products alone: of four, with 25 to 2919 columns and k from 63 to 124.
-    """
+    """Whether the variant may be the fastest: where TMA cannot read an operand, and k has few steps."""
     return direct.along_k(w) and cdiv(w.k * unaligned.SIZE, ROW_BYTES) <= MOST_STEPS and bool(unaligned.copies(w))
 
 
@@ -145,15 +160,31 @@ def resident(w: Matmul, t: Mapping[str, int]) -> int:
     return max(1, min(of_memory, limits.threads // threads(t)))
 
 
+@cache
+def wavefronts(stride: int, odd: bool) -> int:
+    """Of a warp that reads a word of each lane of 8 rows, ``stride`` elements apart: the most words in one bank."""
+    apart = 2 if odd else 1  # words between neighbouring lanes of a row
+    words = {row * stride // 2 + lane * apart for row in range(8) for lane in range(4)}
+    return max(Counter(word % SHARED_BANKS for word in words).values())
+
+
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
-    """What the launch does. Warps read the rows of their sums in shared memory, twice if a row begins within a word."""
+    """What the launch does. Warps read the rows of their sums in shared memory, three words for two if they begin anywhere.
+
+    A ``unit`` is 64 rows that are read; its columns stand for the time of a warp that waits for its own reads and products.
+    """
     count, of_k = ctas(w, t), cdiv(w.k * unaligned.SIZE, ROW_BYTES)
     on_sm, sums = cdiv(count, w.device.sms), rows(t) * columns(t)
     together = min(on_sm, resident(w, t))
-    pitch = unaligned.pitches(w)
-    odd = 2 if (pitch["a"] | pitch["b"]) % 2 else 1
-    read = t["DOWN"] * t["ACROSS"] * (t["WM"] + t["WN"]) * odd
+    pitch, stride = unaligned.pitches(w), strides(w)
+    odd = bool((pitch["a"] | pitch["b"]) % 2)
+    words = 3 if odd else 2
+    of_warp = words * (t["WM"] * wavefronts(stride["a"], odd) + t["WN"] * wavefronts(stride["b"], odd)) / 2
+    read = t["DOWN"] * t["ACROSS"] * of_warp
+    alone = (words * (t["WM"] + t["WN"]) + t["WM"] * t["WN"] / 8) / (8 * t["DEEP"] * together)
+    units = (read - alone) / 64
     height = min(rows(t), w.m)
+    stored = sums * on_sm
     return StreamWork(
         memory_bytes=w.work().bytes,
         split=split_share(w, height, columns(t)),
@@ -163,11 +194,12 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
         delivered=height + columns(t),
         sms=min(count, w.device.sms),
         idle=1 - min(count, w.device.sms) / w.device.sms,
-        stages=min(of_k, STAGES[t["DEPTH"]] * t["DEPTH"] * unaligned.SIZE // ROW_BYTES) * together,
-        units=read / (64 + columns(t)),
-        wgmma_columns=columns(t),
-        ends=sums * on_sm,
-        shifted=0.0 if unaligned.stores_by_tma(w) else sums * on_sm,
+        stages=of_k * together,
+        units=units,
+        wgmma_columns=alone / units,
+        ends=stored,
+        scattered=0.0 if t["STAGED"] else stored / (1 if pitch["c"] % 2 else 2),
+        shifted=stored if t["STAGED"] and not unaligned.stores_by_tma(w) else 0.0,
         waves=cdiv(on_sm, together) - 1,
     )
 

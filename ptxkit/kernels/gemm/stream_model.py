@@ -48,7 +48,7 @@ class StreamWork:
     sms: int
     stages: float
     units: float
-    wgmma_columns: int
+    wgmma_columns: float
     ends: float
     waves: float = 0
     exchanged: int = 0
