@@ -274,8 +274,9 @@ def test_what_is_not_possible_is_said():
             w.variant(name).select_tile(w, SM_90A, given)
 
 
-@pytest.mark.parametrize("given", [SQUARE, WIDE], ids=["square", "wide"])
+@pytest.mark.parametrize("given", [SQUARE, BROAD], ids=["square", "broad"])
 def test_copies_of_rows_of_any_length_go_past_the_registers(given):
+    """BROAD is the largest tile that the choice takes without aligned copies. In step 10 WIDE spills registers of its producer."""
     w = MATMUL.make([64, 65, 64], {})
     for name in ("step9_stream_k", "step10_cluster_k"):
         launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A, given))[-1]
@@ -324,6 +325,13 @@ def test_any_size_has_a_tile_that_the_chosen_step_offers(sizes):
         assert all(value in declared[name] for name, value in tile.items()), (step, tile)
     first = taken(w)
     assert dict(first.tile).items() <= dict(w.variant(first.variant).select_tile(w, SM_90A)).items()
+
+
+@pytest.mark.parametrize("sizes", [(300, 301, 301), (3000, 3001, 3001), (2000, 515, 8190)])
+def test_large_tiles_of_rows_of_any_length_multiply_aligned_copies(sizes):
+    """The producer of step 10 spills registers with such a tile (see above)."""
+    large = [t for _, _, t in ranked(MATMUL.make(list(sizes), {})) if t.get("TM", 0) * t.get("TN", 0) >= 8 * 16]
+    assert large and all(t["COPY"] == 1 for t in large)
 
 
 def test_objections_leave_the_fastest_step():
