@@ -98,7 +98,6 @@ def test_exact_sums_have_the_same_bits_in_one_launch_and_in_two(device, two):
         ({"m": 511, "n": 5120, "k": 13824}, True),
         ({"m": 1023, "n": 1040, "k": 1008, "dtype": "e4m3", "output": "given"}, True),
         ({"m": 2047, "n": 2064, "k": 2032, "dtype": "e4m3"}, True),
-        ({"m": 300, "n": 8192, "k": 2048, "output": "given"}, False),
         ({"m": 3000, "n": 4096, "k": 4096, "output": "given"}, False),
     ],
 )
