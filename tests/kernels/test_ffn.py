@@ -248,8 +248,8 @@ def test_rows_that_no_cluster_holds_are_refused():
         (1, 1024, "cluster"),
         (64, 1024, "row_kernels_multicast"),
         (1, 4096, "row_kernels_swapped"),
-        (32, 4096, "row_kernels_swapped"),
-        (128, 4096, "folded_wgmma"),
+        (32, 4096, "row_kernels_multicast"),
+        (128, 4096, "row_kernels_multicast"),
         (1, 8192, "row_kernels_swapped"),
         (32, 8192, "row_kernels_swapped"),
         (200, 2048, "folded_wgmma"),
@@ -275,7 +275,7 @@ def test_weights_are_loaded_early_where_folding_is_not_accurate():
 @pytest.mark.parametrize(
     ("rows", "hidden", "features", "chosen"),
     [
-        (1, 4096, 4096, "row_kernels_swapped"),
+        (1, 4096, 4096, "row_kernels_multicast"),
         (64, 1024, 1024, "row_kernels_multicast"),
         (90, 8192, 2048, "row_kernels_multicast"),
         (300, 5120, 20480, "row_kernels_multicast"),
