@@ -276,7 +276,7 @@ def test_what_is_not_possible_is_said():
 
 @pytest.mark.parametrize("given", [SQUARE, BROAD], ids=["square", "broad"])
 def test_copies_of_rows_of_any_length_go_past_the_registers(given):
-    """BROAD is the largest tile that the choice takes without aligned copies. In step 10 WIDE spills registers of its producer."""
+    """BROAD is the largest tile that the choice takes without aligned copies. WIDE spills in the producer of step 10."""
     w = MATMUL.make([64, 65, 64], {})
     for name in ("step9_stream_k", "step10_cluster_k"):
         launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A, given))[-1]
