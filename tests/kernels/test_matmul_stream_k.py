@@ -92,6 +92,20 @@ def test_every_shape_of_tile_without_races(mnk, sms, tile, divided):
     run(strict(sms, racecheck="warps"), *mnk, tile)
 
 
+@pytest.mark.parametrize(
+    ("mnk", "sms", "tile"),
+    [
+        ((8, 40, 5200), 23, {"COLUMNS": 40, "DIVIDED": 2}),  # of vectors with two rows of a warp, the first ones
+        ((40, 96, 2056), 5, {"COLUMNS": 48, "DIVIDED": 1}),
+        ((72, 24, 1032), 8, {"CONSUMERS": 2, "ROWS": 2, "COLUMNS": 24, "SHARING": 2, "DIVIDED": 1}),
+    ],
+    ids=str,
+)
+def test_parts_of_rows_that_a_lacks_are_neither_stored_nor_added(mnk, sms, tile):
+    """Their sums are those of shared memory that no copy has filled."""
+    run(strict(sms, initcheck=True), *mnk, with_defaults(tile))
+
+
 def test_lanes_have_stored_a_piece_of_a_tile_before_the_next_one_takes_its_place():
     """Two pieces of 64 columns, of rows of c that begin anywhere."""
     run(strict(3, racecheck="lanes"), 70, 131, 72, with_defaults({"COLUMNS": 128}))

@@ -9,7 +9,7 @@
 //     of the remaining groups. A share may begin and end within a tile, unless each of few groups has as many `parts`; then
 //     CTAs of different groups read the same rows at the same time. What a share has of such a tile is stored as partial sums.
 //     A producer warp fills a ring of as many stages as shared memory holds. Of a tile with more rows than a, only those of a
-//     are loaded: the sums of the others are undefined, and not stored.
+//     are loaded: the sums of the others are undefined, and neither they nor their parts are stored.
 // 2. `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in an order that depends on the sizes
 //     alone, so that every launch gives the same bits, and applies the epilogue.
 //
@@ -82,13 +82,18 @@ __device__ __forceinline__ size_t partial_index(unsigned cta, bool begins_tile, 
     return ((2 * size_t(cta) + begins_tile) * Tile::VECTORS + vector) * Tile::THREADS + thread;
 }
 
+// The first row of a vector of a thread in its tile.
+template <class Tile>
+__device__ __forceinline__ unsigned row_of_vector(unsigned vector, unsigned thread) {
+    return thread / 128 * (64 * Tile::ROWS) + vector / (Tile::COLUMNS / 8) * 64 + thread % 128 / 32 * 16 + thread % 32 / 4;
+}
+
 // Stores a vector of sums through the epilogue. A vector of a thread has two columns of the rows r and r + 8. The next vector is
 // 8 columns further; after those of all COLUMNS, the next one is in the next 64 rows.
 template <class Tile, class V, class Out>
 __device__ __forceinline__ void store_vector(const V& sums, Out& output, unsigned vector, unsigned thread, unsigned row,
                                              unsigned col) {
-    const unsigned r = row + thread / 128 * (64 * Tile::ROWS) + vector / (Tile::COLUMNS / 8) * 64 + thread % 128 / 32 * 16 +
-                       thread % 32 / 4;
+    const unsigned r = row + row_of_vector<Tile>(vector, thread);
     const unsigned c = col + vector % (Tile::COLUMNS / 8) * 8 + thread % 4 * 2;
     output.store(sums.x, sums.y, r, c);
     output.store(sums.z, sums.w, r + 8, c);
@@ -222,13 +227,23 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                     continue;
                 }
             }
+            const unsigned loaded = shares.rows * sharing;  // of the tile, a multiple of 8
+            const unsigned row = row_of_vector<Tile>(0, threadIdx.x);
+            if (!whole && loaded < HEIGHT) {
+#pragma unroll
+                for (int v = 0; v < Tile::VECTORS; v++) {
+                    Sum* d = &sums[v / (COLUMNS / 8)][v % (COLUMNS / 8) * 4];
+                    if (row + v / (COLUMNS / 8) * 64 + 8 >= loaded) d[2] = d[3] = 0;
+                }
+            }
             Vector* to = reinterpret_cast<Vector*>(partials);
 #pragma unroll
             for (int v = 0; v < Tile::VECTORS; v++) {
                 const Sum* d = &sums[v / (COLUMNS / 8)][v % (COLUMNS / 8) * 4];
                 const Vector vector = {d[0], d[1], d[2], d[3]};
                 if (whole) store_vector<Tile>(vector, output, v, threadIdx.x, at.row, at.col);
-                else to[partial_index<Tile>(blockIdx.x, part.begin == 0, v, threadIdx.x)] = vector;
+                else if (row + v / (COLUMNS / 8) * 64 < loaded)
+                    to[partial_index<Tile>(blockIdx.x, part.begin == 0, v, threadIdx.x)] = vector;
             }
         }
     }
@@ -288,6 +303,7 @@ __device__ __forceinline__ void sum_of_shares(const Sum* partials, Out& output, 
     const unsigned of_warp = 32 / adders, warp = blockIdx.x * (SHARE_THREADS / 32) + threadIdx.x / 32, lane = laneid();
     const unsigned index = warp * of_warp + lane % of_warp, vector = index / Tile::THREADS, thread = index % Tile::THREADS;
     const unsigned adder = lane / of_warp;
+    if (row_of_vector<Tile>(vector, thread) >= shares.rows * shares.sharing) return;  // for all lanes: there are multiples of 8 rows
     const Vector* begun = reinterpret_cast<const Vector*>(partials) + partial_index<Tile>(first * ctas + rank, false, vector, thread);
     constexpr unsigned of_tile = Tile::VECTORS * Tile::THREADS;
     auto from = [&](unsigned part) { return begun[(2 * ctas * part + (part == 0)) * of_tile]; };
