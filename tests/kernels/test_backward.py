@@ -135,6 +135,16 @@ def test_dtypes(device, kernel, variant, cols, dtype):
     check(case_of(device, kernel, 9, cols, dtype), variant)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(("kernel", "cols"), [(RmsnormBackward, 1), (LayernormBackward, 2)])
+def test_gradients_that_cancel_for_all_elements(kernel, cols, dtype):
+    """Their error is that of the terms; the magnitude of dx follows from eps."""
+    for seed in range(4):
+        workload = kernel(rows=40, cols=cols, dtype=dtype)
+        verdict = execute.run(execute.Case(workload, EmulatedDevice(), seed=seed), workload.variant("fused")).verdict
+        assert verdict.verified, verdict.worst
+
+
 @pytest.mark.parametrize("cols", [260, 12289])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_fused_is_unfused_bit_for_bit(device, kernel, cols):
