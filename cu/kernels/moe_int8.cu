@@ -212,9 +212,9 @@ struct Steps {
     unsigned begin, end;
 
     __device__ __forceinline__ Steps(int k, unsigned part) {
-        const unsigned all = (k - 1) / DEPTH + 1, each = (all + PARTS - 1) / PARTS;
-        begin = min(all, part * each);
-        end = min(all, begin + each);
+        const unsigned all = (k - 1) / DEPTH + 1;
+        begin = all * part / PARTS;
+        end = all * (part + 1) / PARTS;
     }
 };
 
@@ -366,7 +366,7 @@ __device__ __forceinline__ void narrow_wgmma(float (&d)[N], unsigned long long a
 // Tile parameters of moe_product_wgmma. The description gives them by name (ExpertTile in
 // ptxkit/kernels/moe/product.py).
 template <int BW_, int BT_, int CONSUMERS_, int STAGES_, int GROUP_, int PARTS_, int CLUSTER_,
-          bool PING_PONG_, bool PROMOTED_, int BOX_, int STEP_, bool SHARE_WEIGHTS_>
+          bool PING_PONG_, bool PROMOTED_, int BOX_, int STEP_, bool SHARE_WEIGHTS_, bool DYNAMIC_>
 struct ExpertTile {
     static constexpr int BW = BW_, BT = BT_;      // weights and tokens in a tile
     static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply, each for BW / sharing weights
@@ -377,6 +377,7 @@ struct ExpertTile {
     static constexpr bool SHARE_WEIGHTS = SHARE_WEIGHTS_;  // or the same weights and equal parts of CLUSTER * BT tokens
     static constexpr bool PING_PONG = PING_PONG_;  // consumers have tiles of their own
     static constexpr bool PROMOTED = PROMOTED_;    // sums of DEPTH products are added on CUDA cores
+    static constexpr bool DYNAMIC = DYNAMIC_;      // a CTA that is free takes the next tile from a counter
     static constexpr int sharing = PING_PONG ? 1 : CONSUMERS, tiles = CONSUMERS / sharing;  // consumers of a tile
     static constexpr int weight_bytes = BW * DEPTH, stage_bytes = weight_bytes + BT * DEPTH;
     static constexpr int BOX = BOX_;  // rows of a TMA box of tokens; boxes without a token are not loaded
@@ -390,6 +391,8 @@ struct ExpertTile {
     static_assert(BT % STEP == 0 && (STEP == BT || !PROMOTED), "tokens are multiplied in multiples of STEP");
     static_assert(!SHARE_WEIGHTS || CLUSTER > 1, "a cluster shares weights");
     static_assert(BOX % 8 == 0 && PART % BOX == 0, "a CTA loads boxes of whole swizzle patterns");
+    static_assert(!DYNAMIC || (CLUSTER == 1 && !PING_PONG), "a CTA whose consumers share a tile takes tiles for itself");
+    static constexpr int barrier_bytes = (DYNAMIC ? 20 : 16) * STAGES;  // of a ring, and the tiles that begin in its stages
 };
 
 // What a consumer does with the stages of a tile. `own`: number of the consumer among those of the tile.
@@ -485,6 +488,10 @@ struct Multiplier {
     }
 };
 
+// Persistent CTAs compute the tiles blockIdx.x, blockIdx.x + gridDim.x, ... (of clusters the same). With DYNAMIC, a CTA begins
+// with tile blockIdx.x, and then takes those that the counter `arrived` gives out, so that none waits for a slower SM. The
+// producer takes a tile when it loads the one before, and passes its number to the consumers with the tile's first stage. The
+// counter is 0 before and after the launch: a number is taken for each tile, and atomicInc begins with 0 after these.
 template <class T, class Tile, int FORMAT, bool SWIGLU>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wgmma(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const int* offsets,
@@ -496,15 +503,18 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
     static_assert(Tile::PARTS == 1 || FORMAT == SUMS, "parts of k are added later");
     static_assert(FORMAT != OWN || !Tile::SHARE_WEIGHTS, "blocks of tokens are not those that exchange magnitudes");
     static_assert(Tile::PARTS == 1 || !Tile::PING_PONG, "all tiles have the same number of steps");
+    static_assert(FORMAT != OWN || !Tile::DYNAMIC, "`arrived` counts one or the other");
     using E = EpilogueShared<Tile::BW, BT, FORMAT, SWIGLU>;
     constexpr int epilogue_bytes = (E::bytes + 15) / 16 * 16;  // of a tile
     constexpr int full_at = STAGES * Tile::stage_bytes + Tile::tiles * epilogue_bytes;
-    static_assert(full_at + 16 * STAGES <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
+    static_assert(full_at + Tile::barrier_bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
     extern __shared__ __align__(1024) unsigned char shared[];
     unsigned char* scratch = shared + STAGES * Tile::stage_bytes;
     const unsigned base = cvta_to_shared(shared);
     auto full = [&](unsigned stage) { return base + full_at + 8 * stage; };
     auto empty = [&](unsigned stage) { return base + full_at + 8 * (STAGES + stage); };
+    // With DYNAMIC, the number of the tile whose first step is in a stage; tiles.count after the last one.
+    volatile unsigned* const taken = reinterpret_cast<unsigned*>(shared + full_at + 16 * STAGES);
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     const unsigned rank = CLUSTER > 1 ? cluster_ctarank() : 0;
     if (threadIdx.x == 0) {
@@ -561,12 +571,16 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                 const GroupTile tile = tile_at(first);
                 const Steps<Tile::PARTS> steps(k, tile.part);
                 early = min(steps.end - steps.begin, unsigned(STAGES));
+                if constexpr (Tile::DYNAMIC) taken[0] = first;
 #pragma unroll 1
                 for (unsigned i = 0; i < early; i++) load_weights(i, tile, steps.begin + i);
             }
             if (offsets) follow_previous_grid_later();
+            [[maybe_unused]] unsigned following = 0;
+            auto after = [&](unsigned index) { return Tile::DYNAMIC ? following : index + gridDim.x / CLUSTER; };
 #pragma unroll 1
-            for (unsigned index = first; index < tiles.count; index += gridDim.x / CLUSTER) {
+            for (unsigned index = first; index < tiles.count; index = after(index)) {
+                if constexpr (Tile::DYNAMIC) following = gridDim.x + atomicInc(arrived, tiles.count - 1);
                 const GroupTile tile = tile_at(index);
                 const Steps<Tile::PARTS> steps(k, tile.part);
                 const unsigned tokens = loaded_tokens(tile);
@@ -577,6 +591,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                         early--;
                     } else {
                         mbarrier_wait(empty(at.stage), at.parity ^ 1);
+                        if (Tile::DYNAMIC && step == steps.begin) taken[at.stage] = index;
                         load_weights(at.stage, tile, step);
                     }
                     const unsigned begin = Tile::SHARE_WEIGHTS ? 0 : rank * PART;
@@ -594,6 +609,11 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                     at.advance();
                 }
             }
+            if constexpr (Tile::DYNAMIC) {
+                mbarrier_wait(empty(at.stage), at.parity ^ 1);
+                taken[at.stage] = tiles.count;
+                mbarrier_arrive(full(at.stage));
+            }
         }
     } else {
         if constexpr (MANY_REGISTERS) setmaxnreg_inc<232>();
@@ -606,8 +626,13 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
         const unsigned next_tile = gridDim.x / CLUSTER;  // distance of the tiles of this CTA
         const unsigned first = Tile::PING_PONG ? consumer : 0;
         if (first) multiplier.at.advance(Steps<1>(k, 0).end);
-        for (unsigned index = blockIdx.x / CLUSTER + first * next_tile; index < tiles.count;
+        for (unsigned index = blockIdx.x / CLUSTER + first * next_tile; Tile::DYNAMIC || index < tiles.count;
              index += Tile::tiles * next_tile) {
+            if constexpr (Tile::DYNAMIC) {
+                mbarrier_wait(full(multiplier.at.stage), multiplier.at.parity);
+                index = taken[multiplier.at.stage];
+                if (index == tiles.count) break;
+            }
             const GroupTile tile = tile_at(index);
             const Steps<Tile::PARTS> steps(k, tile.part);
             const unsigned weight = own * 64 * ROWS + warp % 4 * 16;

@@ -29,6 +29,10 @@ FITTED = {
     "DOWN": [128, 256, 64],  # weights in a tile of the second product
     "PARTS": list(PARTS),  # of k of the second product
 }
+TAKEN = {
+    **FITTED,
+    "DYNAMIC": [0, 1],  # CTAs take the next tile from a counter when they are free
+}
 MOST_PROMOTED = 128  # tokens of a tile of 128 weights, whose consumers have room for the sums of a step
 PROMOTED = {**FITTED, "BT": [block for block in FITTED["BT"] if block <= MOST_PROMOTED], "CLUSTER": [2, 1]}
 MOST_THREADS = 16  # of the reference, which limits its memory
@@ -62,7 +66,7 @@ def preferred_mma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
 
 def down(t: Tile) -> Tile:
     """The tile of the second product of steps 3 and 4."""
-    shared = {name: t[name] for name in ("BT", "GROUP", "CLUSTER", "SHARE_WEIGHTS")}
+    shared = {name: t[name] for name in ("BT", "GROUP", "CLUSTER", "SHARE_WEIGHTS", "DYNAMIC") if name in t}
     alternating = t.PING_PONG if t.DOWN == t.BW and t.PARTS == 1 else 0
     return Tile({"BW": t.DOWN, "CONSUMERS": moe.consumers(t.DOWN), "PING_PONG": alternating, **shared})
 
@@ -74,7 +78,7 @@ def usable_wgmma(w: MoeRouted, t: Tile, form: str | None = None, promoted: bool 
         return f"parts of k are for up to {MOST_PAIRS} pairs of a token and an expert, not {w.pairs}"
     if (verdict := replace(w.first, format=form, promoted=promoted).usable_wgmma(t)) is not True:
         return verdict
-    return replace(w.second, promoted=promoted).usable_wgmma(down(t))
+    return replace(w.second, promoted=promoted, parts=t.PARTS).usable_wgmma(down(t))
 
 
 def preferred_wgmma(w: MoeRouted) -> Iterator[Mapping[str, Any]]:
@@ -409,7 +413,7 @@ class MoeRouted(Workload):
         self, first: Tile, second: Tile, *, parts: int = 1, exchange: bool = False, promoted: bool = False
     ) -> list[Launch]:
         """The chain with products by wgmma."""
-        chain = [*self.route(exchange), self.permute]
+        chain = [*self.route(exchange or bool(first.get("DYNAMIC"))), self.permute]
         wide = self.wide(promoted)
         chain.append(replace(self.sorted_first("own" if exchange else wide), promoted=promoted).wgmma(first))
         if not exchange:
@@ -468,7 +472,7 @@ class MoeRouted(Workload):
         """Tokens are copied in the order of their experts, then TMA and wgmma on tiles of 128 weights x 128 tokens."""
         return self.wgmma(FIXED, FIXED)
 
-    @variant(requires=WGMMA, tile=FITTED, constraint=usable_wgmma, prefer=preferred_wgmma, tolerance=wgmma_tolerance)
+    @variant(requires=WGMMA, tile=TAKEN, constraint=usable_wgmma, prefer=preferred_wgmma, tolerance=wgmma_tolerance)
     def step3_fitted(self, t: Tile) -> list[Launch]:
         """Tiles as small as the experts' tokens; for few tokens, k of the second product is divided into parts."""
         return self.wgmma(t, down(t), parts=t.PARTS)

@@ -89,6 +89,7 @@ class ExpertTile(TemplateStruct):
     BOX: int = 8
     STEP: int = 8
     SHARE_WEIGHTS: bool = False
+    DYNAMIC: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Product:
 
     @property
     def exchange(self) -> tuple[object, object]:
-        """The arguments ``largest`` and ``arrived``."""
+        """The arrays by which CTAs exchange the magnitudes of their tokens, ``largest`` and ``arrived``."""
         return ("largest", "arrived") if self.format == "own" else (NULL, NULL)
 
     def resident(self, t: Tile) -> bool | str:
@@ -189,7 +190,8 @@ class Product:
         tiles = self.most_blocks(t.BT * sharing) * sharing * self.columns(t) * self.parts
         shape = {name: t[name] for name in ("BW", "BT", "CONSUMERS", "GROUP", "CLUSTER")}
         box = self.token_box(t)
-        forms = {name: bool(t[name]) for name in ("PING_PONG", "SHARE_WEIGHTS")}
+        forms = {name: bool(t.get(name)) for name in ("PING_PONG", "SHARE_WEIGHTS", "DYNAMIC")}
+        exchange = (NULL, "arrived") if t.get("DYNAMIC") else self.exchange
         tile = ExpertTile(
             **shape, **forms, STAGES=stages, PARTS=self.parts, PROMOTED=self.promoted, BOX=box, STEP=self.token_step(t)
         )
@@ -201,9 +203,9 @@ class Product:
                 TensorMap(self.a, box=(box, DEPTH), swizzle="128B"),
                 TensorMap(self.b, box=(t.BW // sharing, DEPTH), swizzle="128B"),
                 *(self.offsets, self.a_scales, self.b_scales, self.out, self.scales),
-                *(*self.exchange, self.rows, self.n, self.k, self.experts),
+                *(*exchange, self.rows, self.n, self.k, self.experts),
             ),
-            shared=stages * self.stage_bytes(t) + self.wgmma_epilogue_bytes(t) + 16 * stages,
+            shared=stages * (self.stage_bytes(t) + self.barrier_bytes(t)) + self.wgmma_epilogue_bytes(t),
             source=SOURCE,
             cluster=t.CLUSTER if t.CLUSTER > 1 else None,
             cooperative=self.format == "own",
@@ -247,10 +249,15 @@ class Product:
         """Bytes of a stage: a tile of weights and one of tokens."""
         return int((t.BW + t.BT) * DEPTH)
 
+    @staticmethod
+    def barrier_bytes(t: Tile) -> int:
+        """Bytes of the two mbarriers of a stage, and of the number of the tile that begins in it, where CTAs take tiles."""
+        return 20 if t.get("DYNAMIC") else 16
+
     def stages(self, t: Tile) -> int:
         """Stages of the ring that shared memory has room for."""
         room = self.device.target.limits.shared_bytes_per_cta - self.wgmma_epilogue_bytes(t)
-        return min(MOST_STAGES, room // (self.stage_bytes(t) + 16))
+        return min(MOST_STAGES, room // (self.stage_bytes(t) + self.barrier_bytes(t)))
 
     def mma_bytes(self, t: Tile) -> int:
         """Dynamic shared memory of ``moe_product_mma``."""
@@ -293,6 +300,11 @@ class Product:
             return f"a thread holds {sums} sums of {t.BW} x {t.BT}, more than {most}{rest}"
         if t.SHARE_WEIGHTS and (t.CLUSTER == 1 or self.format == "own"):
             return "only the CTAs of a cluster share weights, where tokens' magnitudes are not exchanged"
+        if t.get("DYNAMIC"):
+            if t.CLUSTER > 1 or t.PING_PONG or self.format == "own":
+                return "CTAs take tiles from a counter only without clusters, alternating warpgroups and the exchange of magnitudes"
+            if cdiv(self.k, DEPTH) < self.parts:
+                return f"a tile is passed to the consumers with its first step, and some of {self.parts} parts of k have none"
         if t.BT % (8 * t.CLUSTER):
             return f"{t.BT} tokens cannot be divided among {t.CLUSTER} CTAs in groups of 8, as the swizzle requires"
         if self.device.sms < t.CLUSTER:
