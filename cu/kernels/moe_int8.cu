@@ -576,11 +576,12 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) moe_product_wg
                 for (unsigned i = 0; i < early; i++) load_weights(i, tile, steps.begin + i);
             }
             if (offsets) follow_previous_grid_later();
+            // The number is added where it is needed, at the end of the tile: an addition here would wait for the counter.
             [[maybe_unused]] unsigned following = 0;
-            auto after = [&](unsigned index) { return Tile::DYNAMIC ? following : index + gridDim.x / CLUSTER; };
+            auto after = [&](unsigned index) { return gridDim.x / CLUSTER + (Tile::DYNAMIC ? following : index); };
 #pragma unroll 1
             for (unsigned index = first; index < tiles.count; index = after(index)) {
-                if constexpr (Tile::DYNAMIC) following = gridDim.x + atomicInc(arrived, tiles.count - 1);
+                if constexpr (Tile::DYNAMIC) following = atomicInc(arrived, tiles.count - 1);
                 const GroupTile tile = tile_at(index);
                 const Steps<Tile::PARTS> steps(k, tile.part);
                 const unsigned tokens = loaded_tokens(tile);
