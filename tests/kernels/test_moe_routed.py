@@ -389,18 +389,32 @@ def test_sizes_that_cannot_be_are_refused(sizes, message):
 
 @pytest.mark.parametrize(("parts", "racecheck"), [(1, False), pytest.param(2, True, marks=pytest.mark.slow)])
 def test_taken_tiles_are_each_computed_once(few_ctas, parts, racecheck):
-    """More tiles than CTAs: the consumers get their numbers from the producer, and the second product begins with a counter that
-    the first one has left at 0."""
+    """More tiles than CTAs: the consumers get their numbers from the producer, and the second product begins with the counter
+    that the first one has left at 0."""
     settings = EmulatorSettings(racecheck=racecheck, completion="latest-legal")
     w = made(tokens=3, hidden=272, ffn=144 if parts > 1 else 80, experts=4)
     tile = {"DYNAMIC": 1, "BW": 64, "BT": 8, "DOWN": 64, "CONSUMERS": 1, "PARTS": parts}
     verify(EmulatedDevice(settings=settings), w, "step3_fitted", tile=tile)
 
 
-@pytest.mark.parametrize(("change", "said"), [({"PARTS": 4}, "4 parts of k have none"), ({"CLUSTER": 2}, "without clusters")])
+@pytest.mark.parametrize(("change", "said"), [({"PARTS": 4}, "4 parts of k have none"), ({"CLUSTER": 2}, "clusters")])
 def test_tiles_are_not_taken(change, said):
     """A tile without a step of k has no stage that could pass its number, and the CTAs of a cluster must have the same tile."""
     w = made(ffn=272).on(reference_facts("sm_90a"))
     tile = {"BW": 64, "BT": 16, "CONSUMERS": 1, "GROUP": 8, "CLUSTER": 1, "SHARE_WEIGHTS": 0, "PING_PONG": 0}
     verdict = routed.usable_wgmma(w, moe.Tile({**tile, "DOWN": 64, "PARTS": 2, "DYNAMIC": 1, **change}))
     assert isinstance(verdict, str) and said in verdict
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_taken", "width"),
+    [
+        ({"tokens": 16, **routed.DEEPSEEK_V3}, 1, 64),
+        ({"tokens": 128, **routed.DEEPSEEK_V3}, 1, 128),  # 64 weights would read the 16 tokens of a tile too often
+        ({"tokens": 1, **routed.DEEPSEEK_V3}, 0, 64),  # 8 experts are too few weights
+        ({"tokens": 1024, **routed.MIXTRAL}, 0, 256),  # limited by the products
+    ],
+)
+def test_tiles_are_taken_where_an_sm_reads_many_weights(sizes, is_taken, width):
+    tile = next(iter(routed.preferred_wgmma(MoeRouted(**sizes).on(reference_facts("sm_90a")))))
+    assert (tile.get("DYNAMIC", 0), tile["BW"]) == (is_taken, width)

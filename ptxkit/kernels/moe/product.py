@@ -302,7 +302,7 @@ class Product:
             return "only the CTAs of a cluster share weights, where tokens' magnitudes are not exchanged"
         if t.get("DYNAMIC"):
             if t.CLUSTER > 1 or t.PING_PONG or self.format == "own":
-                return "CTAs take tiles from a counter only without clusters, alternating warpgroups and the exchange of magnitudes"
+                return "clusters, alternating warpgroups and the exchange of magnitudes exclude tiles from a counter"
             if cdiv(self.k, DEPTH) < self.parts:
                 return f"a tile is passed to the consumers with its first step, and some of {self.parts} parts of k have none"
         if t.BT % (8 * t.CLUSTER):
