@@ -72,11 +72,12 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
     Ring<STAGES> ring;
     float sum[TM][TN];
     Operands::clear(sum, cvta_to_shared(zeros));
+    const int last = end == steps ? last_depth<BK>(k) : BK;
     mbarrier_wait(filled, 0);  // there are at least as many steps as parts
     operands.read(0);
 #pragma unroll 1
     for (int left = end - begin; left > 0; --left, ring.advance()) {
-        operands.multiply(sum, ring.stage * STAGE, [&] {
+        operands.multiply(sum, ring.stage * STAGE, left > 1 ? BK : last, [&] {
             Ring<STAGES> next = ring;
             next.advance();
             __syncwarp();

@@ -2,7 +2,7 @@
 // b, which has all the bytes.
 //
 // Threads load vectors of b into registers, without shared memory: a group of ACROSS threads covers a strip of 4 ACROSS
-// columns, and the groups of a CTA, and the CTAs of a cluster, take different rows of b, four at a time. A thread has
+// columns or of fewer, and the groups of a CTA, and the CTAs of a cluster, take different rows of b, four at a time. A thread has
 // BATCH times four vectors in flight. The elements of a that belong to four rows of b are one vector of each row of a,
 // which all threads of a group read from L1. At the end the sums of the groups are added in shared memory, and those of
 // the CTAs in the order of their ranks through distributed shared memory.
@@ -42,25 +42,25 @@ __device__ __forceinline__ void shift(float (&own)[4], const float (&next)[3], i
 }
 
 // gridDim.x: strips times the CTAs of a cluster. gridDim.y: groups of ROWS rows. Dynamic shared memory: 16 ROWS THREADS
-// bytes. WIDE: k is a multiple of 4.
+// bytes. WIDE: k is a multiple of 4. cols: of a strip, a multiple of 4.
 template <int ROWS, int ACROSS, int BATCH, int THREADS, bool WIDE, Access ACCESS>
 __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const float* b, float* c, int m, int n,
-                                                           int k) {
-    // The last vector of a strip of shifted sums belongs to the next strip.
-    constexpr int GROUPS = THREADS / ACROSS, COLS = 4 * (ACROSS - (ACCESS == SHIFTED)), SUMS = ROWS * ACROSS;
+                                                           int k, int cols) {
+    constexpr int GROUPS = THREADS / ACROSS, SUMS = ROWS * ACROSS;
     constexpr int PLACES = ACCESS == SHIFTED ? 4 : 1;  // at which rows of b begin in a vector
     constexpr int JOINED = ROWS <= 2 ? 32 / ACROSS : 1;  // groups of a warp, whose few sums its lanes add first
     static_assert(THREADS % 32 == 0 && 32 % ACROSS == 0, "a group is a part of a warp");
     extern __shared__ __align__(16) float sums[];  // [GROUPS / JOINED][ROWS][4 * ACROSS]
     const int parts = cluster_nctarank(), part = cluster_ctarank();
     const int group = threadIdx.x / ACROSS, lane = threadIdx.x % ACROSS;
-    const int col = blockIdx.x / parts * COLS, row = blockIdx.y * ROWS;
+    const int col = blockIdx.x / parts * cols, row = blockIdx.y * ROWS, beyond = min(n, col + cols);
     const int blocks = (k + 3) / 4;
     const int begin = static_cast<int>(static_cast<long long>(blocks) * part / parts);
     const int end = static_cast<int>(static_cast<long long>(blocks) * (part + 1) / parts);
     // Columns and rows beyond the last are computed from others, and not stored.
-    const int first = ACCESS == VECTORS ? min(col + lane * 4, n - 4) : ACCESS == SHIFTED ? col + lane * 4 : col + lane;
-    const int last = n - 1 - first;
+    const int first = ACCESS == VECTORS ? min(col + lane * 4, beyond - 4) : ACCESS == SHIFTED ? col + lane * 4 : col + lane;
+    // The last vector of a strip of shifted sums belongs to the next strip.
+    const int last = ACCESS == SHIFTED ? (first > beyond + 2 ? -4 : n - 1 - first) : beyond - 1 - first;
     const size_t elements = static_cast<size_t>(k) * n;
     float sum[ROWS][PLACES][4] = {};
     follow_previous_grid();
@@ -152,15 +152,15 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
     float4* vectors = reinterpret_cast<float4*>(sums);
     auto store = [&](int v, float4 total) {
         const int i = row + v / ACROSS, j = col + v % ACROSS * 4;
-        if (i >= m || (ACCESS == SHIFTED && v % ACROSS == ACROSS - 1)) return;
+        if (i >= m) return;
         float* out = c + static_cast<size_t>(i) * n + j;
         if constexpr (ACCESS == VECTORS) {
-            if (j < n) st_global(reinterpret_cast<float4*>(out), total);
+            if (j < beyond) st_global(reinterpret_cast<float4*>(out), total);
         } else {
-            if (j < n) out[0] = total.x;
-            if (j + 1 < n) out[1] = total.y;
-            if (j + 2 < n) out[2] = total.z;
-            if (j + 3 < n) out[3] = total.w;
+            if (j < beyond) out[0] = total.x;
+            if (j + 1 < beyond) out[1] = total.y;
+            if (j + 2 < beyond) out[2] = total.z;
+            if (j + 3 < beyond) out[3] = total.w;
         }
     };
     for (int v = threadIdx.x; v < SUMS; v += THREADS) {

@@ -215,9 +215,10 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
             step += part.count;
             float sum[TM][TN];
             Operands::clear(sum, cvta_to_shared(zeros));
+            const int last = part.begin + part.count == steps ? last_depth<BK>(k) : BK;
 #pragma unroll 1
             for (int left = part.count; left > 0; --left, ring.advance()) {
-                operands.multiply(sum, ring.stage * STAGE, [&] {
+                operands.multiply(sum, ring.stage * STAGE, left > 1 ? BK : last, [&] {
                     Ring<STAGES> next = ring;
                     next.advance();
                     __syncwarp();

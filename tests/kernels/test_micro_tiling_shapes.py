@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from ptxkit import Tile
 from ptxkit.compiler.paths import kernels_dir
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.kernels.gemm import few_rows
 from ptxkit.kernels.gemm.micro_choice import PARTIAL, fits, ranked, slower, taken
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets.gpus import reference_facts
@@ -129,6 +131,22 @@ NARROW_SMALL = tile(128, 16, 32, 4, 4, 32, 16, 5, 2)
 SHARED = {"MIN_STEPS": 2, "SHARED_WAVES": 1}
 
 
+@pytest.mark.parametrize(
+    ("name", "k", "multiplied", "given"),
+    [
+        ("step10_cluster_k", 17, 24, SQUARE | {"PARTS": 1}),
+        ("step10_cluster_k", 39, 40, SMALLEST | {"PARTS": 1}),
+        ("step10_cluster_k", 49, 56, SQUARE | {"PARTS": 2}),  # the second part has the last step, and the sums are added
+        ("step9_stream_k", 20, 24, SQUARE | {"SHARED_WAVES": 0}),
+        ("step14_two_launches", 72, 72, SMALLEST | {"SHARED_WAVES": 1, "MIN_STEPS": 2}),
+    ],
+)
+def test_the_last_step_multiplies_only_chunks_that_k_has(name, k, multiplied, given):
+    case = execute.Case(MATMUL.make([5, 7, k], {}), EmulatedDevice())
+    counters = execute.run(case, case.workload.variant(name), tile=given).counters
+    assert counters.flops == given["BM"] * given["BN"] * (2 * multiplied + given.get("PARTS", 1) - 1)
+
+
 @pytest.mark.parametrize("name", ["step11_partial_sums", "step14_two_launches"])
 @pytest.mark.parametrize(
     ("sms", "m", "n", "k", "given"),
@@ -202,6 +220,9 @@ def test_only_rows_that_are_not_aligned_are_copied():
         (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
         (5, 35, 38, {"ROWS": 8, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
         (5, 4, 300, {"ROWS": 4, "ACROSS": 16, "BATCH": 1, "PARTS": 8, "THREADS": 128}),
+        (1, 5600, 5, {"ROWS": 1, "ACROSS": 8, "BATCH": 1, "PARTS": 1}),  # strips of 24 columns by threads for 32
+        (3, 2201, 6, {"ROWS": 3, "ACROSS": 8, "BATCH": 1, "PARTS": 1, "SHIFT": 1}),  # of 20
+        (2, 2203, 6, {"ROWS": 2, "ACROSS": 16, "BATCH": 1, "PARTS": 2}),  # of 36 for 64
         (17, 66, 67, {"ROWS": 16, "ACROSS": 16, "BATCH": 1, "PARTS": 1, "THREADS": 512}),
         (1, 1, 1, {"ROWS": 8, "PARTS": 1}),
     ],
@@ -212,12 +233,33 @@ def test_few_rows(m, n, k, given):
     assert verdict.verified, verdict.worst
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "across", "shift", "columns"),
+    [
+        (1, 3072, 8, 0, 24),  # 96 strips of 32 columns for 132 SMs
+        (1, 4096, 8, 0, 32),
+        (1, 5600, 8, 0, 24),  # 175 strips of 32 columns
+        (1, 2800, 8, 0, 24),
+        (1, 2112, 8, 0, 16),  # not less than half
+        (1, 2048, 8, 0, 32),  # fewer than half of the SMs
+        (3, 30001, 32, 1, 124),  # single elements, and vectors with shifted sums
+        (3, 30001, 32, 0, 128),
+    ],
+)
+def test_strips_of_few_rows_are_as_many_as_leave_no_sm_with_fewer(m, n, across, shift, columns):
+    w = MATMUL.make([m, n, 512], {})
+    given = Tile({"ROWS": m, "ACROSS": across, "SHIFT": shift, "PARTS": 1})
+    assert few_rows.strip_columns(w, given) == columns
+
+
 def test_vectors_of_few_rows_that_begin_in_another_row_add_nothing_of_it():
     """An infinite element of b makes its own column infinite, and no column that shares a vector with it."""
     w = MATMUL.make([1, 30, 13], {})
     case = execute.Case(w, EmulatedDevice())
     case.inputs["b"][5, [0, 29]] = np.inf
-    prepared = execute.prepare(case, w.variant("step12_few_rows"), tile={"ROWS": 1, "ACROSS": 8, "PARTS": 1, "SHIFT": 1})
+    prepared = execute.prepare(
+        case, w.variant("step12_few_rows"), tile={"ROWS": 1, "ACROSS": 8, "PARTS": 1, "SHIFT": 1}
+    )
     case.reset()
     prepared.launch()
     assert np.isinf(case.outputs()["c"][0]).nonzero()[0].tolist() == [0, 29]

@@ -25,6 +25,15 @@ struct TileOrigin {
     int row, col;
 };
 
+// Elements of k of which the last step multiplies whole chunks, and for which the loop of a step is unrolled.
+constexpr int CHUNK = 8;
+
+// How many elements of k of the last step are multiplied.
+template <int BK>
+__device__ __forceinline__ int last_depth(int k) {
+    return ((k - 1) % BK + CHUNK) / CHUNK * CHUNK;
+}
+
 template <int BM, int BN, int GROUP>
 __device__ __forceinline__ TileOrigin tile_origin(unsigned tile, int m, int n) {
     const TileIndex t = grouped_tile<GROUP>(tile, (m + BM - 1) / BM, (n + BN - 1) / BN);
@@ -225,11 +234,10 @@ __device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const 
 // right[q] and its neighbours, begin at an even register. The sums are loaded in the same way, as zeros from shared
 // memory with neighbours exchanged, so that sum[r][q] lies in the other bank than right[q].
 //
-// Loop length: CHUNK steps of k. Unrolling all 32 steps of a stage would take 70 KB of instructions, and the warps of
+// Loop length: CHUNK elements of k. Unrolling all 32 steps of a stage would take 70 KB of instructions, and the warps of
 // an SM would wait for instruction fetches as soon as they are at different places.
 template <class L, int BM, int BN, int BK, int TM, int TN>
 struct BankedOperands {
-    static constexpr int CHUNK = 8;
     static constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
     static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
     static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
@@ -269,17 +277,18 @@ struct BankedOperands {
         read_right(right[0], stage + col, 0);
     }
 
-    // Adds the products of a stage whose first operands have been read, and reads the first operands of the next one.
-    // leave() releases the stage, all of which has been read, waits for the next one and returns its offset.
+    // Adds the products of the first `depth` elements of k, a multiple of CHUNK, of a stage whose first operands have been read, and
+    // reads the first operands of the next one. leave() releases the stage, all of which has been read, waits for the next one and
+    // returns its offset.
     template <class Leave>
-    __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, Leave leave) {
+    __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, int depth, Leave leave) {
         unsigned a_here = stage + row, b_here = stage + col;
 #pragma unroll 1
-        for (int end = CHUNK; end <= BK; end += CHUNK) {
+        for (int end = CHUNK; end <= depth; end += CHUNK) {
             unsigned a_next = (stage + row) ^ end * 4, b_next = b_here + CHUNK * BN * 4;
 #pragma unroll
             for (int j = 0; j < CHUNK; ++j) {
-                if (j + 1 == CHUNK && end == BK) {
+                if (j + 1 == CHUNK && end == depth) {
                     const unsigned next = leave();
                     a_next = next + row, b_next = next + col;
                 }

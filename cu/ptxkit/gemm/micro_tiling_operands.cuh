@@ -71,7 +71,7 @@ struct Elements {
 // have a multiple.
 struct CopiedOperands {
     static constexpr bool WHOLE = false;
-    static constexpr int THREADS = 128, ARRIVALS = THREADS, REGISTERS = 40;
+    static constexpr int THREADS = 128, ARRIVALS = THREADS, REGISTERS = 48;
     const float *a, *b;
     int a_wide, b_wide;
 
@@ -121,6 +121,11 @@ struct CopiedOperands {
             }
         }
 
+        // Rows of b after those of last_depth are not read.
+        static __device__ __forceinline__ bool skipped(int row, int left) {
+            return row >= (left + CHUNK - 1) / CHUNK * CHUNK;
+        }
+
         template <int WIDE, bool INSIDE>
         __device__ __forceinline__ void copy_b(unsigned stage, int step) const {
             using E = Elements<WIDE, BK, BN>;
@@ -130,6 +135,7 @@ struct CopiedOperands {
             const float* b = from_b + static_cast<size_t>(step * BK) * n;
 #pragma unroll
             for (int s = 0; s < E::PASSES; ++s) {
+                if (!INSIDE && skipped(row + s * E::DOWN, left)) break;
                 const bool inside = row + s * E::DOWN < left;
 #pragma unroll
                 for (int p = 0; p < E::ALONG; ++p)

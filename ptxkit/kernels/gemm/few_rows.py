@@ -17,6 +17,7 @@ SPACE = {
     "SHIFT": [0, 1],  # whether rows of b that are no multiples of 16 bytes are read by vectors, and sums shifted at the end
 }
 MOST_GROUPS = SmLimits.grid[1]
+SECTOR = 8  # elements of a sector of 32 bytes, which L2 delivers
 MOST_SHIFTED = 4  # rows of a, of which a thread has sums for each place at which rows of b may begin in a vector
 BESIDE = 20  # registers for addresses and counters
 
@@ -31,9 +32,26 @@ def may_shift(w: F32Product, rows: int) -> bool:
     return w.n % 4 != 0 and rows <= MOST_SHIFTED
 
 
+def strip_columns(w: F32Product, t: Tile) -> int:
+    """Columns of a strip: four of each of ACROSS threads.
+
+    Where vectors are read and at least half of the SMs have a strip, strips are narrower, down to half, if no SM then has fewer
+    CTAs than others; they do not share a sector. Other threads without columns would leave the loop of their warp, which takes
+    longer.
+    """
+    reading = access(w, t)
+    most = int(4 * (t.ACROSS - 1 if reading == "SHIFTED" else t.ACROSS))
+    of_strip = t.PARTS * cdiv(w.m, t.ROWS)  # CTAs
+    ctas, sms = cdiv(w.n, most) * of_strip, w.device.sms
+    if reading != "VECTORS" or 2 * ctas < sms:
+        return most
+    narrower = cdiv(w.n, max(1, cdiv(ctas, sms) * sms // of_strip))
+    return min(most, cdiv(max(narrower, most // 2), SECTOR) * SECTOR)
+
+
 def strips(w: F32Product, t: Tile) -> int:
-    """Strips of columns, each for a group of ACROSS threads."""
-    return cdiv(w.n, 4 * (t.ACROSS - 1 if access(w, t) == "SHIFTED" else t.ACROSS))
+    """Strips of columns."""
+    return cdiv(w.n, strip_columns(w, t))
 
 
 def registers(w: F32Product, t: Tile) -> int:
@@ -74,7 +92,7 @@ def launches(w: F32Product, t: Tile) -> list[Launch]:
             "matmul_few_rows",
             (strips(w, t) * t.PARTS, cdiv(w.m, t.ROWS)),
             t.THREADS,
-            w.arguments,
+            (*w.arguments, strip_columns(w, t)),
             shared=shared_bytes(t),
             cluster=t.PARTS if t.PARTS > 1 else None,
             template=(t.ROWS, t.ACROSS, t.BATCH, t.THREADS, w.k % 4 == 0, access(w, t)),

@@ -30,6 +30,7 @@ def _tile(rows: str, lanes: str, stages: int, ctas: int) -> dict[str, int]:
 SQUARE = _tile("64x128x16", "8x8x32x64", 3, 2)
 TALL_FULL = _tile("128x64x16", "4x8x32x32", 5, 2)
 SMALL = _tile("64x64x16", "4x8x32x32", 5, 3)
+SMALL_32 = _tile("64x64x32", "4x8x32x32", 4, 2)
 WIDE = _tile("64x256x16", "8x16x64x64", 5, 2)
 LARGE = _tile("128x256x16", "8x16x64x64", 5, 1)
 DEEP = _tile("256x128x32", "8x16x32x128", 4, 1)
@@ -45,18 +46,22 @@ SMALLEST = _tile("32x64x32", "4x4x16x32", 4, 4)  # four warps of 4 x 4 sums a la
 SQUARE_FULL = _tile("64x128x16", "4x8x32x32", 4, 2)
 # Other widths and heights than powers of two, for whole waves.
 BROAD = _tile("64x192x16", "8x12x32x96", 4, 2)
+MIDDLE = _tile("64x96x16", "4x12x32x48", 4, 2)
 TALL_96 = _tile("128x96x16", "4x12x32x48", 4, 1)
 LOW_96 = _tile("96x128x16", "4x8x32x32", 5, 1)
 NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 
 CHAIN = (SQUARE, WIDE, DEEP)
-WHOLE = (SQUARE, SQUARE_FULL, SMALL, BROAD, TALL_96, LOW_96, WIDE, LOWEST_WIDE)
+WHOLE = (SQUARE, SQUARE_FULL, SMALL, BROAD, MIDDLE, TALL_96, LOW_96, WIDE, LOWEST_WIDE, SMALL_32)
 CLUSTERS = (
     *(SQUARE, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST),
-    *(SMALL_FULL, LOW_FULL, SMALLEST, SQUARE_FULL, TALL_96, LOW_96, BROAD, LOWEST_WIDE),
+    *(SMALL_FULL, LOW_FULL, SMALLEST, SQUARE_FULL, TALL_96, LOW_96, BROAD, LOWEST_WIDE, MIDDLE, SMALL_32),
 )
-PARTIAL = (SQUARE, LARGE, LOWEST_WIDE, LOWEST, NARROW_SMALL, SMALL_FULL, SMALL_DEEP, SMALLEST, BROAD, LOW_96)
+PARTIAL = (
+    *(SQUARE, WIDE, MIDDLE, SMALL_32, LARGE, LOWEST_WIDE, LOWEST),
+    *(NARROW_SMALL, SMALL_FULL, SMALL_DEEP, SMALLEST, BROAD, LOW_96),
+)
 """Each was the fastest at some of the sizes that were measured, or is the only one for the smallest results."""
 FULL = (SMALL_FULL, SMALL_DEEP, LOW_FULL, SMALLEST)
 ROWS = (
@@ -68,10 +73,11 @@ COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 """(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, BATCH, THREADS)."""
 
 WHOLE_SECTORS = 16  # threads that read neighbouring elements of b one by one: 64 bytes
-WIDER = Tile({"ROWS": 1, "ACROSS": 8})
 CHAIN_STEPS = 8  # of a share of step 9 at least; where a tile has fewer, all are whole
+MOST_SCATTERED = 1 << 19  # elements of c that parts of fewer than CHAIN_STEPS steps may store one by one
 SEVERAL_PARTS = 4  # of a tile, from which on step 14 may be faster than step 9
-NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns, for results with fewer strips of 32 than SMs
+NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns, for results with fewer strips of WIDER_STRIP than SMs
+WIDER_STRIP = 32
 
 
 def fits(w: F32Product, t: Mapping[str, int]) -> bool:
@@ -83,7 +89,7 @@ def fits(w: F32Product, t: Mapping[str, int]) -> bool:
     return bool(
         (t["BM"] < 2 * w.m or t["BM"] == LOWEST["BM"])
         and (t["BN"] < 2 * w.n or t["BN"] == NARROWEST["BN"])
-        and (not low or w.m <= 2 * SMALL["BM"])
+        and (not low or w.m <= 2 * SMALL["BM"] or (t is LOWEST and 2 * w.grid(t["BM"], t["BN"]) <= w.device.sms))
         and (not narrow or w.n <= 2 * SMALL["BN"])
     )
 
@@ -109,10 +115,17 @@ def _chain(w: F32Product) -> Iterator[dict[str, int]]:
 
 
 def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
+    scattered = w.n % 4 != 0 and w.m * w.n > MOST_SCATTERED
+    others = any(fits(w, t) for t in CLUSTERS if t is not SMALLEST)
     for t in CLUSTERS:
         if fits(w, t) and (w.grid(t["BM"], t["BN"]) < 4 * w.device.sms):
             for parts in PARTS:
-                yield from _copies(w, {**t, "GROUP": 8, "PARTS": parts})
+                if parts > 1 and scattered and cdiv(w.k, t["BK"]) < CHAIN_STEPS * parts:
+                    continue
+                for one in _copies(w, {**t, "GROUP": 8, "PARTS": parts}):
+                    if t is SMALLEST and others and not (w.aligned or one.get("COPY", 0)):
+                        continue  # threads that copy elements have too few registers with four CTAs
+                    yield one
 
 
 def _partial(w: F32Product) -> Iterator[dict[str, int]]:
@@ -138,7 +151,7 @@ def _rows(w: F32Product) -> Iterator[dict[str, int]]:
                 if shift and rows > 2 and batch > 1:
                     continue
                 for across in few_rows.SPACE["ACROSS"]:
-                    if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * few_rows.strips(w, WIDER) >= w.device.sms):
+                    if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * cdiv(w.n, WIDER_STRIP) >= w.device.sms):
                         continue  # loads of 64 contiguous bytes take longer
                     if w.n % 4 and not shift and across < WHOLE_SECTORS:
                         continue

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ptxkit import Tile, cdiv
 from ptxkit.kernels.gemm import few_columns, few_rows
-from ptxkit.kernels.gemm.micro_tiles import F32Product, aligned_copies, shares, threads
+from ptxkit.kernels.gemm.micro_tiles import CHUNK, F32Product, aligned_copies, shares, threads
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.targets import WARP
 
@@ -134,14 +134,16 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
     boxes = w.aligned or t.get("COPY", 0)
     sums = t.BM * t.BN
     tiles, steps = w.grid(t.BM, t.BN), cdiv(w.k, t.BK)
+    multiplied = cdiv(w.k, CHUNK) * CHUNK / t.BK  # steps of a whole tile, of the last one what is multiplied
     storing = (rates.stored_vectors if w.n % 4 == 0 and boxes else rates.stored_elements) / t.BK  # as steps of k
     if step == "step10_cluster_k":
-        busy, beside = _clusters(w, t, rates, tiles, cdiv(steps, t.PARTS) + (storing if t.PARTS == 1 else 0.0))
+        busy, beside = _clusters(w, t, rates, bool(boxes), tiles, cdiv(steps, t.PARTS) if t.PARTS > 1 else multiplied + storing)
     else:
         work = shares(w, t)
         of_last = _multiplying(w, rates, t, min(t.CTAS, cdiv(work.shares, w.device.sms)))
-        longest = cdiv(work.left * steps, work.shares) + (0.0 if work.divided else storing * cdiv(work.left, work.shares))
-        busy = work.whole * (steps + storing) * _multiplying(w, rates, t, t.CTAS) + longest * of_last
+        of_tile = multiplied + storing
+        longest = cdiv(work.left * steps, work.shares) if work.divided else of_tile * cdiv(work.left, work.shares)
+        busy = work.whole * of_tile * _multiplying(w, rates, t, t.CTAS) + longest * of_last
         beside = 0.0
         if work.divided and step == "step9_stream_k":
             link = rates.link_us + rates.added_us * sums / 2**14 * (1 if w.n % 4 == 0 else 4)  # four instructions for a vector
@@ -164,14 +166,14 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
     return float(rates.launch_us + hidden + beside)
 
 
-def _clusters(w: F32Product, t: Tile, rates: MicroRates, tiles: int, steps: float) -> tuple[float, float]:
+def _clusters(w: F32Product, t: Tile, rates: MicroRates, boxes: bool, tiles: int, steps: float) -> tuple[float, float]:
     """Of step 10: steps of the busiest SM, weighted by how CTAs share it, and the time of what is not hidden."""
     sms = cluster_ctas(w.device, t.PARTS) if t.PARTS > CLUSTER_ALL else w.device.sms
     ctas, at_once = tiles * t.PARTS, sms * t.CTAS
     waves = cdiv(ctas, at_once)
     last = cdiv(ctas - (waves - 1) * at_once, sms)
     of_last = _multiplying(w, rates, t, last)
-    if waves == 1 and last < t.CTAS and ctas != sms:
+    if waves == 1 and last < t.CTAS and not (boxes and ctas == sms):
         of_last += rates.uneven * (_multiplying(w, rates, t, last + 1) - of_last)
     of_waves = (waves - 1) * _multiplying(w, rates, t, t.CTAS) + of_last
     beside = (waves - 1) * rates.wave_us
@@ -187,11 +189,12 @@ def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
     ctas = max(1.0, few_rows.strips(w, t) * t.PARTS * groups / sms)  # of an SM; the last ones begin wherever others end
     blocks = cdiv(cdiv(w.k, 4), t.PARTS)
     loads = cdiv(cdiv(blocks, t.THREADS // t.ACROSS), t.BATCH)
-    elements = blocks * 16 * t.ACROSS
+    columns = few_rows.strip_columns(w, t)
+    elements = blocks * 4 * columns
     access = few_rows.access(w, t)
     more = 1.0 if access == "VECTORS" else 1 + rates.rows_unaligned * 8 / t.ACROSS
     if access == "SHIFTED":
-        more = t.ACROSS / (t.ACROSS - 1)
+        more = 1 + 4 / columns
     hidden = _norm(
         rates.rows_order,
         _memory(w, rates, w.work().bytes * more),

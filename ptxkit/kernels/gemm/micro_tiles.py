@@ -61,6 +61,7 @@ PARTIAL_SPACE = STREAM_SPACE | {
     "CTAS": [2, 1, 3, 4],
     "MIN_STEPS": [8, 2, 4, 16, 32],
 }
+CHUNK = 8  # of cu/ptxkit/gemm/micro_tiling.cuh: elements of k, of which the last step of steps 9 to 14 multiplies whole chunks
 PARTS = list(range(1, PORTABLE_CLUSTER + 1))  # of k in steps 10, 12 and 13, each for a CTA of a cluster
 OPTIONS = ("--ptxas-options=-O1",)
 """Of all kernels from step 9 on that multiply from a ring, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of those
@@ -291,7 +292,7 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
     """Whether ``Registers`` of cu/ptxkit/gemm/micro_tiling_operands.cuh can give consumer threads what they need."""
     if threads(t) % 128:
         return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
-    kept = 24 if w.aligned or t.get("COPY", 0) else 40
+    kept = 24 if w.aligned or t.get("COPY", 0) else 48
     at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
     left = min(240, (at_launch * (threads(t) + 128) - kept * 128) // threads(t) // 8 * 8)
     if not kept <= at_launch <= left:
