@@ -33,8 +33,7 @@ __global__ void attention_clear(T* next) {
     *next = 0;
 }
 
-// See attend in attention.cu for the arguments and the counter `next`. The number of a work item is with the queries in
-// shared memory; `works` follows the last one.
+// See attend in attention.cu for the arguments and the counter `next`.
 template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_continuous(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
@@ -44,7 +43,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
     constexpr int REGISTERS = Tile::REGISTERS, Q_STAGES = Tile::Q_STAGES;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
     extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ unsigned items[Q_STAGES];  // the work items of the queries
+    __shared__ PassedQueries passed[Q_STAGES];
     const unsigned q_tiles = cvta_to_shared(shared), k_tiles = q_tiles + Tile::k, v_tiles = q_tiles + Tile::v;
     const unsigned q_full = q_tiles + Tile::barriers, q_empty = q_full + 8 * Q_STAGES;
     const unsigned k_full = q_empty + 8 * Q_STAGES, k_empty = k_full + 8 * STAGES;
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                 if (query >= sequence.q_count) continue;
                 const unsigned q_tile = q_tiles + q_at.stage * Tile::q_bytes, loaded = q_full + 8 * q_at.stage;
                 mbarrier_wait(q_empty + 8 * q_at.stage, q_at.parity ^ 1);
-                items[q_at.stage] = index;
+                passed[q_at.stage] = {query, work.head, sequence.q_first, sequence.q_count, sequence.k_count};
                 mbarrier_arrive_expect_tx(loaded, Tile::q_bytes);
                 load_rows_of_head<D, BM>(q_tile, q_map, work.head, sequence.q_first + query, loaded);
                 q_at.advance();
@@ -86,7 +85,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                 keys_and_values.load(k_map, v_map, sequence, kv_head, steps);
             }
             mbarrier_wait(q_empty + 8 * q_at.stage, q_at.parity ^ 1);
-            items[q_at.stage] = works;
+            passed[q_at.stage].query = -1;
             mbarrier_arrive(q_full + 8 * q_at.stage);
         }
     } else {
@@ -112,22 +111,21 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
         };
         while (true) {
             mbarrier_wait(q_full + 8 * q_at.stage, q_at.parity);
-            const unsigned index = items[q_at.stage];
-            if (index == works) {
+            const PassedQueries queries = passed[q_at.stage];
+            if (queries.query < 0) {
                 finish();
                 break;
             }
-            const AttentionWork work(index, tiles, heads, sequences, section, alone, CAUSAL);
-            const Sequence sequence(q_starts, k_starts, work.sequence);
-            const int query = work.tile * BM, first = query + row + laneid() / 4;
+            const Sequence sequence = queries.sequence();
+            const int query = queries.query, first = query + row + laneid() / 4;
             const int last = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN - 1;
             const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
             const int unmasked = sequence.visible<CAUSAL>(query + number * 64) / BN;  // tiles that all rows see
-            const WarpRows<T> following(o, lse, sequence, query + row, tokens, heads, work.head, D);
+            const WarpRows<T> following(o, lse, sequence, query + row, tokens, heads, queries.head, D);
             if (last < 0) {
                 finish();  // the producer waits for the place of the queries before it loads others
                 store_nothing<D>(following);
-                __syncwarp();  // all lanes have read the number of the work item
+                __syncwarp();  // all lanes have read what was passed with the queries
                 consumer.signal(q_empty + 8 * q_at.stage);
                 q_at.advance();
                 continue;

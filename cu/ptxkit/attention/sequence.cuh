@@ -64,4 +64,18 @@ struct AttentionWork {
     }
 };
 
+// A tile of queries as a producer passes it to consumers in shared memory, which need not find its head and sequence, with several
+// divisions, while they have no product in flight.
+struct PassedQueries {
+    int query, head;  // the first query of the tile in its sequence; -1 after the last tile
+    int q_first, q_count, k_count;
+
+    // The sequence, without the place of its keys.
+    __device__ __forceinline__ Sequence sequence() const {
+        Sequence found(q_count, k_count);
+        found.q_first = q_first;
+        return found;
+    }
+};
+
 }  // namespace ptxkit
