@@ -7,6 +7,7 @@ import pytest
 
 from ptxkit import Tile
 from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
 from ptxkit.kernels.attention import decode, decode_choice
 from ptxkit.kernels.attention.attention import Attention
 from ptxkit.kernels.attention.attention_e4m3 import AttentionE4m3
@@ -145,6 +146,31 @@ def test_stages_are_filled_again_when_all_lanes_have_read_them(few_ctas, variant
     assert result.launches == 1
 
 
+@pytest.mark.parametrize(("variant", "kernel"), [("step9_decode_tma", Attention), ("step6_decode", AttentionE4m3)])
+def test_persistent_ctas_take_one_work_item_after_the_other(few_ctas, variant, kernel):
+    """Two CTAs have three of six items each, some of which have no keys or queries, with the bits that a CTA for each has."""
+
+    class Several(kernel):
+        name = kernel().name
+        starts = Lengths.starts
+
+    workload = Several(batch=6, heads=2, kv_heads=1, q=2, k=130, d=64, causal=True)
+    strict = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="warps", initcheck=True))
+    found = []
+    for persistent, device in ((1, strict), (0, EmulatedDevice())):
+        tile = {**SMALL, "ROW_WARPS": 2, "CTAS_PER_SM": 1, "CLUSTER": 1, "PERSISTENT": persistent}
+        case = execute.Case(workload, device, seed=3)
+        result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
+        assert result.verdict.verified, result.verdict.worst
+        found.append(case.outputs()["o"].view(np.uint16).copy())
+    np.testing.assert_array_equal(*found)
+
+
+def test_persistent_ctas_have_no_clusters():
+    with pytest.raises(UsageError, match="the CTAs of a cluster have one work item"):
+        run("step9_decode_tma", {**SMALL, "CLUSTER": 2, "PERSISTENT": 1}, batch=1, heads=1, q=1, k=64, d=64)
+
+
 def test_parts_are_added_in_several_rounds():
     """A warp of attention_combine adds 8 of 70 parts at a time; the largest scores come last."""
     workload = Attention(batch=1, heads=1, q=1, k=70 * 16, d=64)
@@ -198,9 +224,17 @@ def test_parts_fill_the_sms(batch, k, parts, cluster):
     assert (decode.parts_of(workload, tile).parts, tile.CLUSTER) == (parts, cluster)
 
 
+@pytest.mark.parametrize(("batch", "persistent"), [(8, 0), (32, 1)])
+def test_ctas_are_persistent_where_sms_have_several_work_items(batch, persistent):
+    """320 heads of keys have 2.4 for each of 132 SMs, as many as run at the same time; 1280 have 9.7."""
+    choice = choose(Attention(batch=batch, heads=40, q=1, k=500, d=128))
+    assert (choice.variant, choice.tile["PERSISTENT"]) == ("step9_decode_tma", persistent)
+
+
 def test_code_has_both_loads_and_no_spills():
     assert_sass("attention:step8_decode@sm_80", has={"HMMA": 48, "LDGSTS": 8}, spills=0)
     assert_sass("attention:step9_decode_tma", has={"HMMA": 48, "UTMALDG": 4}, spills=0)
+    assert_sass("attention:step9_decode_tma@PERSISTENT=1,CLUSTER=1", has={"HMMA": 48, "UTMALDG": 4}, spills=0)
 
 
 def test_an_sm_holds_two_ctas_with_one_warpgroup_that_multiplies():

@@ -16,7 +16,7 @@
 namespace ptxkit {
 
 // The description gives the parameters by name (DecodeTile in ptxkit/kernels/attention/decode.py).
-template <int D_, int BYTES_, int ROW_WARPS_, int KEY_WARPS_, int BN_, int STAGES_, int CLUSTER_>
+template <int D_, int BYTES_, int ROW_WARPS_, int KEY_WARPS_, int BN_, int STAGES_, int CLUSTER_, bool PERSISTENT_>
 struct DecodeTile {
     static constexpr int D = D_;                  // elements of a head
     static constexpr int BYTES = BYTES_;          // of an element
@@ -25,13 +25,16 @@ struct DecodeTile {
     static constexpr int BN = BN_;                // keys of a tile
     static constexpr int STAGES = STAGES_;        // tiles of keys and values of each group in shared memory
     static constexpr int CLUSTER = CLUSTER_;      // CTAs of a cluster, which share the keys of a part
+    static constexpr bool PERSISTENT = PERSISTENT_;  // a CTA takes one work item after the other
     static constexpr int ROWS = 16 * ROW_WARPS, THREADS = 32 * ROW_WARPS * KEY_WARPS;
     static constexpr int row_bytes = D * BYTES, span = row_bytes < 128 ? row_bytes : 128;  // of the swizzle
-    // Shared memory as byte offsets: rows of queries; tiles, whose place the results of groups take in the end; mbarriers.
+    // Shared memory as byte offsets: rows of queries; tiles; results of groups, which take the place of the tiles unless the
+    // tiles of the next work item are loaded meanwhile; mbarriers.
     static constexpr int q_bytes = ROWS * row_bytes, tile_bytes = BN * row_bytes, stage_bytes = 2 * tile_bytes;
     static constexpr int WIDTH = D + 8;  // f32 elements from a row of results to the next: without bank conflicts
     static constexpr int tiles_bytes = KEY_WARPS * STAGES * stage_bytes, results_bytes = KEY_WARPS * ROWS * WIDTH * 4;
-    static constexpr int tiles = q_bytes, sums = tiles + (tiles_bytes > results_bytes ? tiles_bytes : results_bytes);
+    static constexpr int tiles = (PERSISTENT ? 2 : 1) * q_bytes, results = tiles + (PERSISTENT ? tiles_bytes : 0);
+    static constexpr int sums = PERSISTENT || results_bytes > tiles_bytes ? results + results_bytes : tiles + tiles_bytes;
     static constexpr int barriers = sums + (KEY_WARPS + 1) * ROWS * 8, bytes = barriers + 8 * 2 * KEY_WARPS * STAGES;
 };
 
@@ -253,21 +256,76 @@ __device__ __forceinline__ float4 combine(int count, RowSum& combined, Total tot
     return x;
 }
 
-// The body of the kernels. A grid has a cluster for each tile of rows, head of keys, part of the keys and sequence, in this
-// order: CTAs that run at the same time read all heads of a key. part_keys: keys of a CTA, a multiple of BN.
+// A work item: a tile of rows of a head of keys, and a part of the keys of a sequence.
+template <class Tile, bool CAUSAL>
+struct DecodeItem {
+    Sequence sequence{0, 0};
+    int kv_head, part, first_row, count, begin, tiles;  // count: rows that exist; begin: the first key of the CTA
+
+    // Item `index` of row tiles x heads of keys x parts x sequences. rank: of the CTA in its cluster.
+    __device__ __forceinline__ DecodeItem(unsigned index, const int* q_starts, const int* k_starts, int group, int kv_heads,
+                                          int parts, int row_tiles, int part_keys, int rank) {
+        first_row = index % row_tiles * Tile::ROWS;
+        index /= row_tiles;
+        kv_head = index % kv_heads;
+        index /= kv_heads;
+        part = index % parts;
+        sequence = Sequence(q_starts, k_starts, index / parts);
+        count = max(0, min(Tile::ROWS, sequence.q_count * group - first_row));
+        const int end = count > 0 ? sequence.visible_before<CAUSAL>((first_row + count - 1) / group + 1) : 0;
+        begin = min(end, (part * Tile::CLUSTER + rank) * part_keys);
+        tiles = (min(end - begin, part_keys) + Tile::BN - 1) / Tile::BN;
+    }
+};
+
+// Adds the results of the CTAs of a cluster, which are in the shared memory of each, in the order of their ranks.
+template <class Tile, class Out, class Item>
+__device__ __forceinline__ void combine_ctas(const DecodeRows<Out>& out, const Item& item, const float* results,
+                                             const RowSum* of_cta, int rank) {
+    constexpr int D = Tile::D, WIDTH = Tile::WIDTH, THREADS = Tile::THREADS, CLUSTER = Tile::CLUSTER;
+    barrier_cluster_arrive_release();
+    barrier_cluster_wait_acquire();
+    const unsigned first_result = cvta_to_shared(results), first_sum = cvta_to_shared(of_cta);
+    for (int i = rank * THREADS + threadIdx.x; i < item.count * (D / 4); i += CLUSTER * THREADS) {
+        const int row = i / (D / 4), column = i % (D / 4) * 4;
+        RowSum total;
+        const float4 x = combine(
+            CLUSTER, total,
+            [&](int number) -> RowSum {
+                const unsigned place = mapa_shared_cluster(first_sum + row * 8, number);
+                return {ld_shared_cluster_f32(place), ld_shared_cluster_f32(place + 4)};
+            },
+            [&](int number) -> float4 {
+                const uint4 bits = ld_shared_cluster_v4(mapa_shared_cluster(first_result + (row * WIDTH + column) * 4, number));
+                return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)};
+            });
+        const DecodeRow<Out> of_row = out.row(item.first_row + row, total);
+        of_row.template store<D>(column, x);
+        if (column == 0) of_row.store_logarithm();
+    }
+    barrier_cluster_arrive_release();
+    barrier_cluster_wait_acquire();  // no CTA exits while another one reads its results
+}
+
+// The body of the kernels. There is a work item for each tile of rows, head of keys, part of the keys and sequence, in this
+// order: CTAs that run at the same time read all heads of a key. A cluster has one work item. With PERSISTENT, a CTA takes every
+// gridDim.x-th one, and each group requests its first keys of the next one before it has multiplied its last ones of this.
+// part_keys: keys of a CTA, a multiple of BN.
 template <class T, class Tile, bool CAUSAL, class Loads, class Scales, class Products = DecodeProducts<T, Tile>>
 __device__ __forceinline__ void attend_few(const Loads& loads, const Scales& scales, const T* q, typename Products::Out* o,
                                            float* lse, const int* q_starts, const int* k_starts, int tokens, int heads,
                                            int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles,
-                                           int part_keys, float scale) {
+                                           int part_keys, unsigned items, float scale) {
     constexpr int D = Tile::D, ROWS = Tile::ROWS, BN = Tile::BN, STAGES = Tile::STAGES, WIDTH = Tile::WIDTH;
     constexpr int ROW_WARPS = Tile::ROW_WARPS, KEY_WARPS = Tile::KEY_WARPS, THREADS = Tile::THREADS, CLUSTER = Tile::CLUSTER;
+    constexpr bool PERSISTENT = Tile::PERSISTENT;
+    static_assert(!PERSISTENT || (CLUSTER == 1 && Loads::TMA), "persistent CTAs load by TMA, and have no clusters");
     extern __shared__ __align__(1024) unsigned char shared[];
-    const unsigned q_tile = cvta_to_shared(shared), lane = laneid();
+    const unsigned q_tiles = cvta_to_shared(shared), lane = laneid();
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);  // the same in all lanes
     const unsigned of_keys = warp / ROW_WARPS, row_warp = warp % ROW_WARPS;
-    const unsigned stages = q_tile + Tile::tiles + of_keys * (STAGES * Tile::stage_bytes);
-    const unsigned full = q_tile + Tile::barriers + of_keys * (16 * STAGES), empty = full + 8 * STAGES;
+    const unsigned stages = q_tiles + Tile::tiles + of_keys * (STAGES * Tile::stage_bytes);
+    const unsigned full = q_tiles + Tile::barriers + of_keys * (16 * STAGES), empty = full + 8 * STAGES;
     const bool leader = row_warp == 0 && lane == 0;  // of the group
 
     if constexpr (Loads::TMA) {
@@ -276,162 +334,164 @@ __device__ __forceinline__ void attend_few(const Loads& loads, const Scales& sca
     }
     follow_previous_grid();
 
+    const int group = heads / kv_heads, rank = CLUSTER > 1 ? cluster_ctarank() : 0;
+    using Item = DecodeItem<Tile, CAUSAL>;
+    auto item_at = [&](unsigned index) {
+        return Item(index, q_starts, k_starts, group, kv_heads, parts, row_tiles, part_keys, rank);
+    };
+    auto of_group = [&](const Item& item) { return (item.tiles + KEY_WARPS - 1 - int(of_keys)) / KEY_WARPS; };
     unsigned index = blockIdx.x / CLUSTER;
-    const int row_tile = index % row_tiles;
-    index /= row_tiles;
-    const int kv_head = index % kv_heads, group = heads / kv_heads;
-    index /= kv_heads;
-    const int part = index % parts;
-    const Sequence sequence(q_starts, k_starts, index / parts);
-    const int rows = sequence.q_count * group, first_row = row_tile * ROWS;
-    if (first_row >= rows) return;
-    const int count = min(ROWS, rows - first_row);
-    const int end = sequence.visible_before<CAUSAL>((first_row + count - 1) / group + 1);
-    const int rank = CLUSTER > 1 ? cluster_ctarank() : 0;
-    const int begin = min(end, (part * CLUSTER + rank) * part_keys);
-    const int tiles = (min(end - begin, part_keys) + BN - 1) / BN;
-    const int mine = (tiles + KEY_WARPS - 1 - int(of_keys)) / KEY_WARPS;  // of this group
+    Item item = item_at(index);
+    if (!PERSISTENT && item.count == 0) return;
 
-    auto load = [&](int number, unsigned stage) {
-        const int key = begin + (number * KEY_WARPS + of_keys) * BN;
+    // The tile that the group loads next: number `loaded` of the `to_load` of an item.
+    Item loading = item;
+    unsigned load_index = index;
+    int loaded = 0, to_load = of_group(loading);
+    auto find = [&] {
+        while (PERSISTENT && loaded == to_load && (load_index += gridDim.x) < items) {
+            loading = item_at(load_index);
+            loaded = 0, to_load = of_group(loading);
+        }
+    };
+    auto load = [&](unsigned stage) {
+        if (loaded == to_load) return;
+        const int key = loading.begin + (loaded * KEY_WARPS + of_keys) * BN, kv_head = loading.kv_head;
+        const int first_key = loading.sequence.k_first + key;
         const unsigned k_tile = stages + stage * Tile::stage_bytes, v_tile = k_tile + Tile::tile_bytes;
         if constexpr (Loads::TMA) {
             if (leader) {
                 mbarrier_arrive_expect_tx(full + 8 * stage, Tile::stage_bytes);
-                loads.copy(k_tile, loads.k, sequence.k_first + key, kv_head, full + 8 * stage);
-                loads.copy(v_tile, loads.v, sequence.k_first + key, kv_head, full + 8 * stage);
+                loads.copy(k_tile, loads.k, first_key, kv_head, full + 8 * stage);
+                loads.copy(v_tile, loads.v, first_key, kv_head, full + 8 * stage);
             }
         } else {
-            loads.copy(k_tile, loads.k, sequence.k_first + key, kv_head, kv_heads, sequence.k_count - key);
-            loads.copy(v_tile, loads.v, sequence.k_first + key, kv_head, kv_heads, sequence.k_count - key);
+            loads.copy(k_tile, loads.k, first_key, kv_head, kv_heads, loading.sequence.k_count - key);
+            loads.copy(v_tile, loads.v, first_key, kv_head, kv_heads, loading.sequence.k_count - key);
         }
+        loaded++;
+        find();
+    };
+    auto load_queries = [&](const Item& of, unsigned tile) {
+        constexpr int atoms = Tile::row_bytes / 16;
+        for (int i = threadIdx.x; i < ROWS * atoms; i += THREADS) {
+            const int row = i / atoms, atom = i % atoms, of_sequence = of.first_row + row;
+            const size_t token = of.sequence.q_first + of_sequence / group;
+            const T* from = q + (token * heads + of.kv_head * group + of_sequence % group) * D + atom * (16 / Tile::BYTES);
+            cp_async_cg_shared_global(tile + box_offset<ROWS, Tile::span>(row, atom * 16), from, row < of.count ? 16 : 0);
+        }
+        cp_async_commit_group();
     };
     auto synchronize = [&] {  // the warps of the group
         if constexpr (ROW_WARPS == 1) __syncwarp();
         else barrier_sync_below<1 + KEY_WARPS>(1 + of_keys, 32 * ROW_WARPS);
     };
 
-    {
-        constexpr int atoms = Tile::row_bytes / 16;
-        for (int i = threadIdx.x; i < ROWS * atoms; i += THREADS) {
-            const int row = i / atoms, atom = i % atoms, of_sequence = first_row + row;
-            const size_t token = sequence.q_first + of_sequence / group;
-            const T* from = q + (token * heads + kv_head * group + of_sequence % group) * D + atom * (16 / Tile::BYTES);
-            cp_async_cg_shared_global(q_tile + box_offset<ROWS, Tile::span>(row, atom * 16), from, row < count ? 16 : 0);
-        }
-        cp_async_commit_group();
-    }
+    unsigned q_tile = q_tiles;
+    load_queries(item, q_tile);
+    find();
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
-        if (i < mine) load(i, i);
+        load(i);
         if constexpr (!Loads::TMA) cp_async_commit_group();
     }
-    cp_async_wait_group<Loads::TMA ? 0 : STAGES>();
-    barrier_sync();  // all threads have copied queries
-
-    const unsigned first = row_warp * 16;
-    int visible[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) visible[r] = sequence.visible<CAUSAL>((first_row + first + lane / 4 + 8 * r) / group);
-    const int unmasked = sequence.visible<CAUSAL>(first_row / group);  // keys that all rows see
-    float row_scale[2] = {1, 1};
-    if constexpr (Scales::ANY) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = min(first + lane / 4 + 8 * r, unsigned(count - 1));
-            row_scale[r] = scales.q[kv_head * group + (first_row + row) % group] * scales.k[kv_head];
-        }
-    }
-    OnlineSoftmax softmax{scale};
-    float sums[D / 2] = {};
-    Ring<STAGES> at;
-    for (int i = 0; i < mine; i++) {
-        const int key = begin + (i * KEY_WARPS + of_keys) * BN;
-        const unsigned k_tile = stages + at.stage * Tile::stage_bytes, v_tile = k_tile + Tile::tile_bytes;
-        if constexpr (Loads::TMA) {
-            mbarrier_wait(full + 8 * at.stage, at.parity);
-        } else {
-            cp_async_wait_group<STAGES - 1>();
-            synchronize();
-        }
-        float s[BN / 2], factor[2];
-        Products::scores(s, q_tile, first, k_tile);
-        if constexpr (Scales::ANY) scale_rows(s, row_scale);
-        if (key + BN > unmasked) mask_scores(s, key, visible);
-        softmax.add(s, factor);
-        scale_rows(sums, factor);
-        Products::values(sums, s, v_tile);
-        if constexpr (!Loads::TMA) {
-            synchronize();  // all warps of the group have read the tile
-        } else if constexpr (ROW_WARPS == 1) {
-            __syncwarp();
-        } else {
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(empty + 8 * at.stage);
-            if (leader && i + STAGES < mine) mbarrier_wait(empty + 8 * at.stage, at.parity);
-        }
-        if (i + STAGES < mine) load(i + STAGES, at.stage);
-        if constexpr (!Loads::TMA) cp_async_commit_group();
-        at.advance();
-    }
-    softmax.finish();
-    if constexpr (!Loads::TMA) cp_async_wait_all();
-    barrier_sync();  // all groups have read their tiles, whose place the results take
-
-    float* const results = reinterpret_cast<float*>(shared + Tile::tiles);
+    float* const results = reinterpret_cast<float*>(shared + Tile::results);
     RowSum *const of_groups = reinterpret_cast<RowSum*>(shared + Tile::sums), *const of_cta = of_groups + KEY_WARPS * ROWS;
-    Products::store(results + (of_keys * ROWS + first + lane / 4) * WIDTH, sums);
-    if (lane % 4 == 0) {
+    const unsigned first = row_warp * 16;
+    Ring<STAGES> at;
+    while (true) {
+        cp_async_wait_group<Loads::TMA ? 0 : STAGES>();
+        barrier_sync();  // all threads have copied queries, and have read the previous results
+        const unsigned following = index + gridDim.x;
+        Item next = item;
+        if (PERSISTENT && following < items) {
+            next = item_at(following);
+            load_queries(next, 2 * q_tiles + Tile::q_bytes - q_tile);  // the other tile of queries
+        }
+        int visible[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float maximum = softmax.maximum[r] == -infinity() ? -infinity() : softmax.maximum[r] * scale;
-            of_groups[of_keys * ROWS + first + lane / 4 + 8 * r] = {maximum, softmax.sum[r]};
+            visible[r] = item.sequence.template visible<CAUSAL>((item.first_row + first + lane / 4 + 8 * r) / group);
         }
-    }
-    barrier_sync();
-    using Out = typename Products::Out;
-    DecodeRows<Out> out{o, lse, partial_o, partial_lse, tokens, heads, sequence.q_first, kv_head * group, group,
-                        parts > 1 ? part : -1};
-    if constexpr (Scales::ANY) out.scale = scales.v[kv_head];
-    for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
-        const int row = i / (D / 4), column = i % (D / 4) * 4;
-        auto place = [&](int number) { return results + (number * ROWS + row) * WIDTH + column; };
-        RowSum total;
-        const float4 x = combine(
-            KEY_WARPS, total, [&](int number) { return of_groups[number * ROWS + row]; },
-            [&](int number) { return *reinterpret_cast<const float4*>(place(number)); });
-        if constexpr (CLUSTER == 1) {
-            const DecodeRow<Out> of_row = out.row(first_row + row, total);
-            of_row.template store<D>(column, x);
-            if (column == 0) of_row.store_logarithm();
-        } else {
-            *reinterpret_cast<float4*>(place(0)) = x;
-            if (column == 0) of_cta[row] = total;
+        const int unmasked = item.sequence.template visible<CAUSAL>(item.first_row / group);  // keys that all rows see
+        float row_scale[2] = {1, 1};
+        if constexpr (Scales::ANY) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int row = min(first + lane / 4 + 8 * r, unsigned(max(1, item.count) - 1));
+                row_scale[r] = scales.q[item.kv_head * group + (item.first_row + row) % group] * scales.k[item.kv_head];
+            }
         }
-    }
-    if constexpr (CLUSTER > 1) {
-        barrier_cluster_arrive_release();
-        barrier_cluster_wait_acquire();
-        const unsigned first_result = cvta_to_shared(results), first_sum = cvta_to_shared(of_cta);
-        for (int i = rank * THREADS + threadIdx.x; i < count * (D / 4); i += CLUSTER * THREADS) {
+        OnlineSoftmax softmax{scale};
+        float sums[D / 2] = {};
+        const int mine = of_group(item);
+        for (int i = 0; i < mine; i++) {
+            const int key = item.begin + (i * KEY_WARPS + of_keys) * BN;
+            const unsigned k_tile = stages + at.stage * Tile::stage_bytes, v_tile = k_tile + Tile::tile_bytes;
+            if constexpr (Loads::TMA) {
+                mbarrier_wait(full + 8 * at.stage, at.parity);
+            } else {
+                cp_async_wait_group<STAGES - 1>();
+                synchronize();
+            }
+            float s[BN / 2], factor[2];
+            Products::scores(s, q_tile, first, k_tile);
+            if constexpr (Scales::ANY) scale_rows(s, row_scale);
+            if (key + BN > unmasked) mask_scores(s, key, visible);
+            softmax.add(s, factor);
+            scale_rows(sums, factor);
+            Products::values(sums, s, v_tile);
+            if constexpr (!Loads::TMA) {
+                synchronize();  // all warps of the group have read the tile
+            } else if constexpr (ROW_WARPS == 1) {
+                __syncwarp();
+            } else {
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(empty + 8 * at.stage);
+                if (leader && loaded < to_load) mbarrier_wait(empty + 8 * at.stage, at.parity);
+            }
+            load(at.stage);
+            if constexpr (!Loads::TMA) cp_async_commit_group();
+            at.advance();
+        }
+        softmax.finish();
+        if constexpr (!Loads::TMA) cp_async_wait_all();
+        if constexpr (!PERSISTENT) barrier_sync();  // all groups have read their tiles, whose place the results take
+
+        Products::store(results + (of_keys * ROWS + first + lane / 4) * WIDTH, sums);
+        if (lane % 4 == 0) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float maximum = softmax.maximum[r] == -infinity() ? -infinity() : softmax.maximum[r] * scale;
+                of_groups[of_keys * ROWS + first + lane / 4 + 8 * r] = {maximum, softmax.sum[r]};
+            }
+        }
+        barrier_sync();
+        using Out = typename Products::Out;
+        DecodeRows<Out> out{o, lse, partial_o, partial_lse, tokens, heads, item.sequence.q_first, item.kv_head * group, group,
+                            parts > 1 ? item.part : -1};
+        if constexpr (Scales::ANY) out.scale = scales.v[item.kv_head];
+        for (int i = threadIdx.x; i < item.count * (D / 4); i += THREADS) {
             const int row = i / (D / 4), column = i % (D / 4) * 4;
+            auto place = [&](int number) { return results + (number * ROWS + row) * WIDTH + column; };
             RowSum total;
             const float4 x = combine(
-                CLUSTER, total,
-                [&](int number) -> RowSum {
-                    const unsigned place = mapa_shared_cluster(first_sum + row * 8, number);
-                    return {ld_shared_cluster_f32(place), ld_shared_cluster_f32(place + 4)};
-                },
-                [&](int number) -> float4 {
-                    const uint4 bits = ld_shared_cluster_v4(mapa_shared_cluster(first_result + (row * WIDTH + column) * 4, number));
-                    return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w)};
-                });
-            const DecodeRow<Out> of_row = out.row(first_row + row, total);
-            of_row.template store<D>(column, x);
-            if (column == 0) of_row.store_logarithm();
+                KEY_WARPS, total, [&](int number) { return of_groups[number * ROWS + row]; },
+                [&](int number) { return *reinterpret_cast<const float4*>(place(number)); });
+            if constexpr (CLUSTER == 1) {
+                const DecodeRow<Out> of_row = out.row(item.first_row + row, total);
+                of_row.template store<D>(column, x);
+                if (column == 0) of_row.store_logarithm();
+            } else {
+                *reinterpret_cast<float4*>(place(0)) = x;
+                if (column == 0) of_cta[row] = total;
+            }
         }
-        barrier_cluster_arrive_release();
-        barrier_cluster_wait_acquire();  // no CTA exits while another one reads its results
+        if constexpr (CLUSTER > 1) combine_ctas<Tile>(out, item, results, of_cta, rank);
+        if (!PERSISTENT || following >= items) return;
+        item = next;
+        index = following;
+        q_tile = 2 * q_tiles + Tile::q_bytes - q_tile;
     }
 }
 

@@ -34,7 +34,11 @@ TILE = {
     "STAGES": [2, 3, 4],  # tiles of keys and values of each group in shared memory
     "CTAS_PER_SM": [1, 2, 3, MOST_CTAS_PER_SM],  # at most, of the grid
 }
-CLUSTER_TILE = {**TILE, "CLUSTER": [1, 2, 4, 8]}  # CTAs that combine their results through distributed shared memory
+CLUSTER_TILE = {
+    **TILE,
+    "CLUSTER": [1, 2, 4, 8],  # CTAs that combine their results through distributed shared memory
+    "PERSISTENT": [0, 1],  # CTAs take one work item after the other, and load the next one meanwhile
+}
 WGMMA_TILE = {
     "CONSUMERS": [1, 2],  # warpgroups of 64 rows each
     "BN": [64, 128],  # keys of a tile
@@ -55,6 +59,7 @@ class DecodeTile(TemplateStruct):
     BN: int
     STAGES: int
     CLUSTER: int
+    PERSISTENT: bool
 
     @property
     def rows(self) -> int:
@@ -68,11 +73,14 @@ class DecodeTile(TemplateStruct):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: queries, tiles or the results that take their place, sums, mbarriers."""
+        """Dynamic shared memory of a CTA: queries, tiles or the results that take their place, sums, mbarriers. Persistent
+        CTAs have two tiles of queries, and results beside the tiles."""
         loaded = self.KEY_WARPS * self.STAGES * 2 * self.BN * self.D * self.BYTES
         results = self.KEY_WARPS * self.rows * (self.D + 8) * 4
         sums = (self.KEY_WARPS + 1) * self.rows * 8
-        return self.rows * self.D * self.BYTES + max(loaded, results) + sums + 16 * self.KEY_WARPS * self.STAGES
+        queries = self.rows * self.D * self.BYTES
+        tiles = 2 * queries + loaded + results if self.PERSISTENT else queries + max(loaded, results)
+        return tiles + sums + 16 * self.KEY_WARPS * self.STAGES
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,14 @@ def partials(w: AttentionSizes) -> Mapping[str, Any]:
 def tile_of(w: AttentionSizes, t: Tile) -> DecodeTile:
     """The tile of the steps by mma.sync."""
     return DecodeTile(
-        w.d, dtype_of(w.dtype).itemsize, t.ROW_WARPS, t.KEY_WARPS, t.BN, t.STAGES, t.get("CLUSTER", 1)
+        w.d,
+        dtype_of(w.dtype).itemsize,
+        t.ROW_WARPS,
+        t.KEY_WARPS,
+        t.BN,
+        t.STAGES,
+        t.get("CLUSTER", 1),
+        bool(t.get("PERSISTENT", 0)),
     )
 
 
@@ -146,6 +161,8 @@ def usable(w: AttentionSizes, t: Tile) -> bool | str:
         return f"{tile.threads} threads have {most} registers each, fewer than {REGISTERS}"
     if tile.BN * tile.D * tile.BYTES < 16 * 32 * tile.ROW_WARPS:
         return f"a tile of {tile.BN} keys has fewer vectors than a group has threads"
+    if tile.PERSISTENT and tile.CLUSTER > 1:
+        return "the CTAs of a cluster have one work item"
     return fits(w, tile.shared_bytes)
 
 
@@ -156,16 +173,16 @@ def launches(w: AttentionSizes, t: Tile, kernel: str, *, tma: bool, scales: Sequ
         kernel: of :data:`SOURCE`. tma: it loads by TMA. scales: arrays of scales of heads.
     """
     tile, found = tile_of(w, t), parts_of(w, t)
-    span = min(128, w.d * tile.BYTES)
+    span, items = min(128, w.d * tile.BYTES), found.parts * found.units
     boxes = (TensorMap(name, box=(tile.BN, 1, span // tile.BYTES), swizzle=f"{span}B") for name in ("key", "value"))
     main = Launch(
         kernel,
-        found.parts * tile.CLUSTER * found.units,
+        min(items, t.CTAS_PER_SM * w.device.sms) if tile.PERSISTENT else items * tile.CLUSTER,
         tile.threads,
         (
             *("query", *(boxes if tma else ("key", "value")), *scales, "o", "lse", "q_starts", "k_starts"),
             *(w.tokens[0], w.heads, w.shared_heads, "partial_o", "partial_lse", found.parts, found.of_head, found.keys),
-            np.float32(LOG2E / math.sqrt(w.d)),
+            *(items, np.float32(LOG2E / math.sqrt(w.d))),
         ),
         shared=tile.shared_bytes,
         cluster=tile.CLUSTER if tile.CLUSTER > 1 else None,

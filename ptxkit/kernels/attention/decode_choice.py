@@ -34,7 +34,8 @@ SERIAL = 0.5  # rate of products by mma.sync of one warp, which depend on each o
 STEP_US = 0.65  # of a tile of 64 keys of step 10 with one warpgroup: scores, exponentials and products follow each other
 ALTERNATING, TWO_CTAS = 0.92, 0.82
 """Rate of step 10 with two warpgroups of a CTA, or of two CTAs, relative to steps whose CTAs compute tile after tile."""
-FEWEST_KEYS = 16  # for each query, of the sizes with which step 10 was timed
+FEWEST_KEYS, OF_ONE_TILE = 16, 10
+"""For each query, of the sizes with which step 10 was timed; the second where one warpgroup has all rows of a head."""
 MARGIN = 0.9  # predicted time of step 10, relative to that of steps 5 and 7, below which it is taken
 TILE_US = 0.5  # of a tile of queries that does not overlap with others: its queries are loaded, its results stored
 LEAST_GROUPS = 4  # of a CTA: the warps of a group wait for each of their products
@@ -48,6 +49,8 @@ def predicted_us(w: AttentionSizes, t: Mapping[str, Any]) -> float:
     limits, sms = w.device.target.limits, w.device.sms
     resident = min(limits.shared_bytes // (tile.shared_bytes + limits.reserved_bytes), limits.threads // tile.threads)
     ctas = found.units * found.parts * tile.CLUSTER
+    if tile.PERSISTENT:
+        resident = min(resident, t["CTAS_PER_SM"])
     at_once = resident * (cluster_ctas(w.device, tile.CLUSTER) if tile.CLUSTER > 1 else sms)
     in_flight = tile.KEY_WARPS * tile.STAGES * 2 * tile.BN * tile.D * tile.BYTES
     waves, last = divmod(ctas, at_once)
@@ -59,29 +62,37 @@ def predicted_us(w: AttentionSizes, t: Mapping[str, Any]) -> float:
         return count * w.work().bytes / ctas / gbs / 1e3 if count else 0.0
 
     memory = waves * loaded_us(at_once) + loaded_us(last)
+    if tile.PERSISTENT:  # later keys are requested before they are needed, and CTAs with fewer work items end early
+        memory = ctas * loaded_us(at_once) / at_once
     of_an_sm = waves * resident + cdiv(last, max(1, at_once // resident))
     arithmetic = of_an_sm * found.keys * _key_us(w, tile.rows, wgmma=False)
     exchange = CLUSTER_US * tile.CLUSTER if tile.CLUSTER > 1 else 0.0
-    return LAUNCH_US + WAVE_US * (waves + bool(last)) + max(memory, arithmetic) + exchange + _combined_us(w, found.parts)
+    starts = 1 if tile.PERSISTENT else waves + bool(last)
+    return LAUNCH_US + WAVE_US * starts + max(memory, arithmetic) + exchange + _combined_us(w, found.parts)
 
 
 def preferred(w: AttentionSizes, *, clusters: bool) -> list[Mapping[str, Any]]:
     """Tiles of a step by mma.sync, the one with the shortest predicted time first.
 
     One, two or three CTAs on an SM together have as many bytes in flight as are useful: with few stages, and at least four
-    groups if they fit. The CTAs of a cluster are alone on their SMs, and all clusters run at the same time.
+    groups if they fit. The CTAs of a cluster are alone on their SMs, and all clusters run at the same time. With more work
+    items than CTAs at once, CTAs may be persistent, two on an SM.
     """
     row_warps = next((warps for warps in (1, 2) if MMA_ROWS * warps >= decode.rows_of_a_head(w)), 4)
-    limits, row_bytes = w.device.target.limits, 2 * w.d * dtype_of(w.dtype).itemsize
+    limits, itemsize = w.device.target.limits, dtype_of(w.dtype).itemsize
+    row_bytes = 2 * w.d * itemsize
     found: list[Mapping[str, Any]] = []
-    for ctas in (1, 3, 2):  # with equal predicted times the first one, which was faster on an H200
+    for ctas, persistent in ((1, 0), (3, 0), (2, 0), (2, 1)):  # with equal predicted times the first one, as on an H200
         fitting = []
         for warps, keys, stages in product((8, 4, 2) if ctas == 1 else (4, 2), (32, 16), (2, 3, 4)):
             t = {"ROW_WARPS": row_warps, "KEY_WARPS": warps, "BN": keys, "STAGES": stages, "CTAS_PER_SM": ctas}
+            t |= {"PERSISTENT": 1} if persistent else {}
             loaded = warps * keys * stages * row_bytes
             needed = ctas * (decode.tile_of(w, Tile(t)).shared_bytes + limits.reserved_bytes)
             if warps * row_warps <= 8 and loaded <= IN_FLIGHT and needed <= limits.shared_bytes:
                 fitting.append(((loaded, -stages, warps >= LEAST_GROUPS, keys), t))
+        if persistent and (not clusters or itemsize == 1 or decode.parts_of(w, Tile(t)).units <= ctas * w.device.sms):
+            continue
         if fitting:
             found.append(max(fitting, key=itemgetter(0))[1])
     if clusters and found:
@@ -150,8 +161,9 @@ def slower_wgmma(w: AttentionSizes) -> str | None:
     """``slower`` of step 10."""
     if decode.rows_of_a_head(w) <= MMA_ROWS:
         return f"step 9 has tiles of {MMA_ROWS} rows"
-    if w.k < FEWEST_KEYS * w.q:
-        return f"no time of it was measured with less than {FEWEST_KEYS} keys for each query (docs/attention.md)"
+    fewest = OF_ONE_TILE if decode.rows_of_a_head(w) <= 64 else FEWEST_KEYS
+    if w.k < fewest * w.q:
+        return f"no time of it was measured with less than {fewest} keys for each query (docs/attention.md)"
     tiles = preferred_wgmma(w)
     return _slower(w, predicted_wgmma_us(w, tiles[0]), MARGIN) if tiles else "no tile has rows for all heads that share keys"
 
