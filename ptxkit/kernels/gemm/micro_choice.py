@@ -74,6 +74,7 @@ COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 
 WHOLE_SECTORS = 16  # threads that read neighbouring elements of b one by one: 64 bytes
 CHAIN_STEPS = 8  # of a share of step 9 at least; where a tile has fewer, all are whole
+FEW_STEPS = 4  # of k, up to which a few tiles of LOWEST are considered for any number of rows
 MOST_SCATTERED = 1 << 19  # elements of c that parts of fewer than CHAIN_STEPS steps may store one by one
 SEVERAL_PARTS = 4  # of a tile, from which on step 14 may be faster than step 9
 NARROW_STRIP = 4  # threads of step 12 that cover a strip of 16 columns, for results with fewer strips of WIDER_STRIP than SMs
@@ -82,14 +83,14 @@ WIDER_STRIP = 32
 
 def fits(w: F32Product, t: Mapping[str, int]) -> bool:
     """Whether a tile is neither much larger than c nor, of the low and narrow ones, much smaller."""
-    low, narrow = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"]
+    low, narrow, few = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"], 2 * w.grid(t["BM"], t["BN"]) <= w.device.sms
     if any(t is full for full in FULL):  # of more tiles than SMs, larger ones are faster
         within = t is SMALLEST or (t["BM"] < 2 * w.m and t["BN"] < 2 * w.n)
         return bool(within and w.grid(t["BM"], t["BN"]) <= 2 * w.device.sms)
     return bool(
         (t["BM"] < 2 * w.m or t["BM"] == LOWEST["BM"])
         and (t["BN"] < 2 * w.n or t["BN"] == NARROWEST["BN"])
-        and (not low or w.m <= 2 * SMALL["BM"] or (t is LOWEST and 2 * w.grid(t["BM"], t["BN"]) <= w.device.sms))
+        and (not low or w.m <= 2 * SMALL["BM"] or (few and t is LOWEST and w.k <= FEW_STEPS * t["BK"]))
         and (not narrow or w.n <= 2 * SMALL["BN"])
     )
 
@@ -116,7 +117,7 @@ def _chain(w: F32Product) -> Iterator[dict[str, int]]:
 
 def _clusters(w: F32Product) -> Iterator[dict[str, int]]:
     scattered = w.n % 4 != 0 and w.m * w.n > MOST_SCATTERED
-    others = any(fits(w, t) for t in CLUSTERS if t is not SMALLEST)
+    others = fits(w, LOWEST) or fits(w, NARROW_SMALL)  # of as many sums
     for t in CLUSTERS:
         if fits(w, t) and (w.grid(t["BM"], t["BN"]) < 4 * w.device.sms):
             for parts in PARTS:
