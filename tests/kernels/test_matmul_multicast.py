@@ -92,6 +92,12 @@ def test_every_shape_of_tile_without_races(mnk, tile):
         ((70, 90, 640), {"TOKENS": 80, "A_SHARING": 2}, {"dtype": "s8"}),
         ((17, 73, 1040), {"A_SHARING": 2, "PARTS": 4}, {"dtype": "s8", "scale": "rows", "amax": True, "batch": 2}),
         ((60, 90, 400), {"B_SHARING": 2, "PARTS": 3}, {"dtype": "tf32", "residual": True, "batch": 3}),
+        # rows of whole vectors of eight elements
+        ((40, 72, 400), {"TOKENS": 24}, {"dtype": "e4m3", "scale": "columns", "bias": True, "activation": "gelu", "batch": 2}),
+        ((30, 136, 200), {"ROWS": 2}, {"dtype": "f16", "ldc": 144}),
+        # rows that begin at multiples of 4 elements, and whose last vector has elements of another matrix
+        ((30, 72, 200), {"TOKENS": 32}, {"dtype": "f16", "ldc": 76}),
+        ((30, 12, 200), {"TOKENS": 32}, {"dtype": "f16", "ldc": 16}),
     ],
     ids=str,
 )

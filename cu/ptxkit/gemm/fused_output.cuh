@@ -47,9 +47,9 @@ struct FusedOutput {
     size_t matrix;
     unsigned product = 0;  // that the rows belong to
     float magnitude = 0.0f;
-    // The low bits of the place of a row, in elements: of neighbouring elements two are stored together if it is even, and four if
-    // it is a multiple of 4.
-    unsigned unaligned = (static_cast<unsigned>(reinterpret_cast<size_t>(c) / sizeof(Out)) | pitch | static_cast<unsigned>(matrix)) % 4;
+    // The low bits of the place of a row, in elements: of neighbouring elements two are stored together if it is even, four if it is
+    // a multiple of 4, and vectors of 8 if it is a multiple of 8.
+    unsigned unaligned = (static_cast<unsigned>(reinterpret_cast<size_t>(c) / sizeof(Out)) | pitch | static_cast<unsigned>(matrix)) % 8;
 
     // What a column has for all rows.
     struct Column {
@@ -155,7 +155,7 @@ struct FusedOutput {
     template <class Four>
     __device__ __forceinline__ void store_four(const Four& sums, unsigned row, unsigned col) {
         if constexpr (!PAIRS) {
-            if (row < m && unaligned == 0 && col + 3 < n) {
+            if (row < m && unaligned % 4 == 0 && col + 3 < n) {
                 const float row_scale = of_row(row);
                 if constexpr (sizeof(Out) == 2) {
                     *reinterpret_cast<uint2*>(&at(row, col)) = {finish(sums.x, sums.y, row, col, row_scale),
@@ -170,6 +170,18 @@ struct FusedOutput {
         }
         store(sums.x, sums.y, row, col);
         store(sums.z, sums.w, row, col + 2);
+    }
+
+    // For store_vectors of multicast_product.cuh: whether rows of c consist of vectors of 8 elements at multiples of 16 bytes, what
+    // all elements of a column have in common, the elements of two sums of a column, and a vector of a row.
+    __device__ __forceinline__ bool whole_vectors() const { return unaligned == 0 && n % 8 == 0; }
+    __device__ __forceinline__ Column of_column(unsigned col) const { return column(col); }
+    __device__ __forceinline__ unsigned pack(Sum x, Sum y, const Column& of) const {
+        auto value = [&](Sum sum) { return activate<static_cast<Activation>(ACTIVATION)>(scaled(sum, 1.0f, of)); };
+        return Convert<Out>::pack(value(x), value(y));
+    }
+    __device__ __forceinline__ void store(const uint4& eight, unsigned row, unsigned col) const {
+        if (row < m && col < n) *reinterpret_cast<uint4*>(&at(row, col)) = eight;
     }
 
     // Stores a row of 64 sums in shared memory.
@@ -197,6 +209,11 @@ struct FusedOutput {
 
 template <int PARTS, int ACTIVATION, class Sum, class Out>
 constexpr bool stores_fours<FusedOutput<PARTS, ACTIVATION, Sum, Out>> = true;
+
+// With epilogues that need no other elements of a row.
+template <int PARTS, int ACTIVATION, class Sum, class Out>
+constexpr bool stores_vectors<FusedOutput<PARTS, ACTIVATION, Sum, Out>> =
+    sizeof(Out) == 2 && ACTIVATION != SILU_MUL && !(PARTS & (ROW_SCALES | RESIDUAL | LARGEST));
 
 // Boxes of elements of four bytes, or of those that pairs of sums make.
 template <class Out, bool PAIRS>

@@ -135,7 +135,7 @@ def options(w: Fused) -> Iterator[Option]:
             us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("cluster_k", t, us, (program("cluster_k", t),))
     if multicast.was_timed(w, pairs=False):
-        for t in multicast.candidates(w, w.itemsize, w.batch):
+        for t in multicast.candidates(w, w.itemsize, w.batch, many_sums=True):
             us = multicast.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("multicast", t, us, (program("multicast", t),))
 

@@ -94,15 +94,14 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
 
 
 def alternating_candidates(w: Product, *, simple: bool) -> Iterator[dict[str, int]]:
-    """Those of consumers that compute tiles in turn, where a CTA has several, once there are times of them.
+    """Those of consumers that compute tiles in turn, once there are times of them; a CTA with one tile has one busy consumer.
 
     Args:
         simple: the epilogue reads no arrays, and a thread has registers for more sums.
     """
     if measured(w.device).ping_pong is not None:
         for tile in _in_clusters(w, (t for t in ALTERNATING if simple or t["BM"] * t["BN"] <= 128 * MOST_SUMS)):
-            if tiles(w, tile) > w.device.sms:
-                yield {**tile, "GROUP": 8}
+            yield {**tile, "GROUP": 8}
 
 
 def _in_clusters(w: Product, shapes: Iterable[Mapping[str, int]]) -> Iterator[dict[str, int]]:
