@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(THREADS) bias_dropout_residual_vectorized(cons
     };
     auto ahead = [&](int k, long long i, unsigned c) {
         if constexpr (AHEAD) {
-            if (k == 0) prefetch_global_L2(bias + c);
+            if (i == c) prefetch_global_L2(bias + c);  // by the first row for all
             prefetch_global_L2(x + i), prefetch_global_L2(residual + i);
             generate(k, i);
 #pragma unroll

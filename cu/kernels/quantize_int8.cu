@@ -115,5 +115,6 @@ __global__ void __launch_bounds__(THREADS) quantize_vectorized(const float* x, s
     };
     auto one = [&](long long i) { q[i] = to_int8(divisor.divide(load_element(x + i)) + zero_point); };
     const bool aligned = aligned16(x) && (reinterpret_cast<size_t>(q) & 3) == 0;
-    for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned, load, store, one);
+    auto request = [&](long long i) { prefetch_global_L2(x + i); };
+    for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned, load, store, one, request);
 }

@@ -25,8 +25,14 @@ __global__ void __launch_bounds__(THREADS) up_gradient(const T* dy, const T* gat
 template <class T, int THREADS>
 __global__ void __launch_bounds__(THREADS) swiglu_backward_fused(const T* dy, const T* gate, const T* up, T* dgate, T* dup,
                                                                  long long n) {
-    elementwise_scalar<THREADS>(n, GateGradient(), dgate, dy, gate, up);
-    elementwise_scalar<THREADS>(n, UpGradient(), dup, dy, gate);
+    const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    follow_with_requests([&] {
+        if (i < n) prefetch_global_L2(dy + i), prefetch_global_L2(gate + i), prefetch_global_L2(up + i);
+    });
+    if (i >= n) return;
+    const float d = load_after_wait(dy + i), g = load_after_wait(gate + i), u = load_after_wait(up + i);
+    dgate[i] = Convert<T>::from_f32(GateGradient()(d, g, u));
+    dup[i] = Convert<T>::from_f32(UpGradient()(d, g));
 }
 
 template <class T, int THREADS, int VECTORS, int CACHE, bool STRIDE>
@@ -52,5 +58,6 @@ __global__ void __launch_bounds__(THREADS) swiglu_backward_vectorized(const T* d
         dgate[i] = Convert<T>::from_f32(GateGradient()(d, g, u));
         dup[i] = Convert<T>::from_f32(UpGradient()(d, g));
     };
-    for_each_vector<THREADS, VECTORS, width, STRIDE>(n, aligned16(dy, gate, up, dgate, dup), load, store, one);
+    auto request = [&](long long i) { prefetch_global_L2(dy + i), prefetch_global_L2(gate + i), prefetch_global_L2(up + i); };
+    for_each_vector<THREADS, VECTORS, width, STRIDE>(n, aligned16(dy, gate, up, dgate, dup), load, store, one, request);
 }

@@ -427,7 +427,7 @@ def test_a_chosen_variant_that_is_wrong_is_not_recommended(tmp_path, capsys):
 def test_a_run_without_a_variant_names_the_chosen_one(capsys):
     assert exit_of("run", "saxpy", 4096, *EMULATOR) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert last.startswith("Choice: scalar THREADS=256: the last without an objection; ptx: written in PTX by hand")
+    assert last.startswith("Choice: vectorized THREADS=256: the last without an objection; ptx: written in PTX by hand")
     assert exit_of("run", "saxpy", 4096, "--json", *EMULATOR) == 0
     assert json.loads(capsys.readouterr().out)["choice"]["variant"] == "scalar"
     assert exit_of("run", "saxpy", 4096, "--dry-run", *EMULATOR) == 0

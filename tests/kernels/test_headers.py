@@ -65,7 +65,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     barrier_cluster_wait_acquire();
     out[0] = vote_sync_any(all_lanes, v.x > 0) + vote_sync_ballot(all_lanes, v.x > 1);
     out[1] = redux_sync_add(all_lanes, laneid()) + redux_sync_max(all_lanes, laneid()) + elect_sync(all_lanes);
-    out[2] = smid() + cluster_ctarank() + cluster_nctarank() + globaltimer();
+    out[2] = smid() + nsmid() + cluster_ctarank() + cluster_nctarank() + globaltimer();
     st_global(y + 1, w);
     uint4* q = reinterpret_cast<uint4*>(y + 2);
     uint2* p = reinterpret_cast<uint2*>(q);

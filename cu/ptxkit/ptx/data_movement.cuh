@@ -56,7 +56,7 @@ __device__ __forceinline__ float ld_global_nc_L1_no_allocate(const float* pointe
     return v;
 }
 
-// ld.global: loads 16, 8 or 4 bytes of any type. With programmatic dependent launch, the previous grid may still be
+// ld.global: loads 16, 8, 4 or 2 bytes of any type. With programmatic dependent launch, the previous grid may still be
 // writing this memory when the kernel starts; the asm is volatile so that the compiler does not move the load to before
 // griddepcontrol.wait.
 
@@ -80,6 +80,14 @@ __device__ __forceinline__ unsigned ld_global(const unsigned* pointer) {
     unsigned v;
     asm volatile("ld.global.b32 %0, [%1];"
         : "=r"(v)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
+__device__ __forceinline__ unsigned short ld_global(const unsigned short* pointer) {
+    unsigned short v;
+    asm volatile("ld.global.b16 %0, [%1];"
+        : "=h"(v)
         : "l"(cvta_to_global(pointer)));
     return v;
 }

@@ -13,6 +13,13 @@ __device__ __forceinline__ unsigned laneid() {
     return value;
 }
 
+// Number of SMs of the device, or more, if not all of them have a number.
+__device__ __forceinline__ unsigned nsmid() {
+    unsigned value;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(value));
+    return value;
+}
+
 // Number of the SM on which the thread runs. It may change during execution.
 __device__ __forceinline__ unsigned smid() {
     unsigned value;

@@ -144,14 +144,15 @@ def too_many(n: int) -> Iterator[str]:
 
 
 def slower_than_scalar(w: Any) -> str | None:
-    """``slower`` of vectorized variants: threads with one element each all fit the SMs at once, and have more loads in flight.
+    """``slower`` of vectorized variants: the work of a thread is one element, and takes the shortest time, where each SM has at
+    most one CTA.
 
-    Measured on an H200 at 15,000 to 153,000 elements (``tests/workload/data``), where one element per thread took 10 to 40%
-    less time.
+    Measured on an H200: one element per thread takes 7 to 27% less time at 1,000 to 19,000 elements, and 3 to 35% more at
+    120,000 to 300,000.
     """
-    fitting = w.device.sms * w.device.target.limits.warps * 32
+    fitting = w.device.sms * SCALAR_THREADS
     n = w.n if "n" in w.sizes else w.rows * w.cols
-    return f"threads with one element each, up to {fitting:,}, are all resident at once" if n <= fitting else None
+    return f"threads with one element each, up to {fitting:,}, need one CTA on each SM" if n <= fitting else None
 
 
 def scalar(kernel: str, n: int, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:

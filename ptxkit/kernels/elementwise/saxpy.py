@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, by_rows, cdiv, uniform, variant
-from ptxkit.kernels.elementwise.elementwise import slower_than_scalar
 
 
 class Saxpy(Workload):
@@ -34,7 +33,7 @@ class Saxpy(Workload):
         args = ("a", "x", "y", self.n)
         return [Launch("saxpy", cdiv(self.n, t.THREADS), t.THREADS, args, template=(t.THREADS,))]
 
-    @variant(tile={"THREADS": [256, 128, 512]}, slower=slower_than_scalar)
+    @variant(tile={"THREADS": [256, 128, 512]})
     def vectorized(self, t: Tile) -> list[Launch]:
         """Four elements per thread, in 128-bit accesses."""
         args = ("a", "x", "y", self.n)
