@@ -108,7 +108,8 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
     __shared__ StandardizeSlots<S> slots;
     with_layout<Tile::FULL_TILE>(
         RowLayout<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const RowLayout<S>& layout) {
-            if constexpr (Tile::PREFETCH_L2) layout.request(x), layout.request_shared(gamma, beta);
+            if constexpr (Tile::PREFETCH_L2) layout.request(x);
+            layout.request_shared(gamma, beta);
             row_arrive<S, Tile::NO_EARLY_LAUNCH>();
             Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
             auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };

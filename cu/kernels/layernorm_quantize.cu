@@ -166,7 +166,8 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     __shared__ RowRecords<float, S, 2> largest_slots;
     RowLayout<S> layout(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
     if constexpr (Tile::FULL_TILE) layout.assume_full_tile();
-    if constexpr (Tile::PREFETCH_L2) layout.request(x), layout.request_shared(gamma, beta);
+    if constexpr (Tile::PREFETCH_L2) layout.request(x);
+    layout.request_shared(gamma, beta);
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
     Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };

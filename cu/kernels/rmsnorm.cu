@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETC
     using S = typename Tile::template Shape<T>;
     __shared__ RootMeanSquareSlots<S> slots;
     with_layout<Tile::FULL_TILE>(RowLayout<S>(rows, cols, aligned16(x, gamma, y)), [&](const RowLayout<S>& layout) {
-        if constexpr (Tile::PREFETCH_L2) layout.request(x), layout.request_shared(gamma);
+        if constexpr (Tile::PREFETCH_L2) layout.request(x);
+        layout.request_shared(gamma);
         row_arrive<S, Tile::NO_EARLY_LAUNCH>();
         Row<S> row = layout.template load<Tile::CACHE>(x), weight;
         if constexpr (Tile::PREFETCH_WEIGHTS) weight = layout.load_shared(gamma);

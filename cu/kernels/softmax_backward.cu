@@ -56,6 +56,20 @@ __global__ void __launch_bounds__(THREADS) softmax_backward_fused(const T* y, co
     });
 }
 
+// The gradient of a row of which `y` and `dy` hold the columns of this thread.
+template <class T, class Tile, class S, class Columns>
+__device__ __forceinline__ void gradient_of_row(const RowLayout<S>& layout, const Columns& y, const Columns& dy, T* dx, float scale,
+                                                RowRecords<float, S>& slots) {
+    Row<S> row;
+    row.each([&](float& v, int k) { v = y[k]; });
+    row_wait<S>();
+    const float sum = row_sum(row.sum([&](float v, int k) { return v * dy[k]; }), slots);
+    row.each([&](float& v, int k) { v = gradient(y[k], dy[k], sum, scale); });
+    layout.template store<Tile::CACHE>(dx, row);
+}
+
+// Registers hold the columns of both rows in the format of memory, and more CTAs are resident; those of vectors that are put
+// together from two are in f32.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::THREADS) softmax_backward_vectorized(const T* y, const T* dy, T* dx, int rows, int cols,
                                                                              float scale) {
@@ -64,10 +78,11 @@ __global__ void __launch_bounds__(Tile::THREADS) softmax_backward_vectorized(con
     const RowLayout<S> layout(rows, cols, aligned16(y, dy, dx));
     if constexpr (Tile::PREFETCH_L2) layout.request(y, dy);
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
-    Row<S> row = layout.template load<Tile::CACHE>(y);
-    const Row<S> given = layout.template load<Tile::CACHE>(dy);
-    row_wait<S>();
-    const float sum = row_sum(row.sum([&](float v, int k) { return v * given[k]; }), slots);
-    row.each([&](float& v, int k) { v = gradient(v, given[k], sum, scale); });
-    layout.template store<Tile::CACHE>(dx, row);
+    if constexpr (S::shifts) {
+        const Row<S> of_y = layout.template load<Tile::CACHE>(y), of_dy = layout.template load<Tile::CACHE>(dy);
+        gradient_of_row<T, Tile>(layout, of_y, of_dy, dx, scale, slots);
+    } else {
+        const PackedRow<T, S> of_y = layout.template load_packed<Tile::CACHE>(y), of_dy = layout.template load_packed<Tile::CACHE>(dy);
+        gradient_of_row<T, Tile>(layout, of_y, of_dy, dx, scale, slots);
+    }
 }

@@ -367,6 +367,12 @@ def test_one_launch_is_objected_to_where_two_are_predicted_to_be_faster():
     assert "predicted to take" in slower(RmsnormBackward(rows=16384, cols=4096))
 
 
+@pytest.mark.parametrize(("rows", "cols", "faster"), [(2500, 2500, True), (2500, 2504, False), (8192, 4543, False)])
+def test_one_launch_is_faster_than_two_with_single_columns_that_nothing_prefetches(rows, cols, faster):
+    workload = LayernormBackward(rows=rows, cols=cols, dtype="bf16").on(reference_facts("sm_90a"))
+    assert (workload.variant("one_launch").slower(workload) is None) is faster
+
+
 def test_the_file_of_coefficients_is_what_its_times_say(monkeypatch):
     """The variants and tiles that the model takes are near the fastest of the files to which it was fitted."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
+from ptxkit.isa.parser import parse
 from ptxkit.kernels.rows import rows as row
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 from ptxkit.workload.launch import Tile
 
 TARGET = Target.parse("sm_90a")
@@ -75,7 +77,8 @@ def chosen(name, sizes, **options):
     [
         ("layernorm", (1, 1600), "bf16", True),
         ("layernorm", (132, 1024), "f16", True),
-        ("layernorm", (2048, 768), "f16", False),  # all rows would request the same weights
+        ("layernorm", (2048, 768), "f16", True),
+        ("rmsnorm", (20_000, 512), "bf16", False),  # not all rows are resident
         ("softmax_backward", (2048, 300), "f16", True),  # without weights, and all rows are resident
         ("softmax_backward", (16256, 129), "f16", True),  # rows of a warp
         ("softmax_backward", (16384, 4096), "f16", False),  # not in L2
@@ -98,3 +101,40 @@ def test_rows_are_requested_where_it_is_faster(name, sizes, dtype, requested):
 def test_short_rows_of_few_instructions_have_narrow_accesses(name, sizes, dtype, width, threads):
     tile = chosen(name, sizes, dtype=dtype)
     assert (width, threads) == (tile.WIDTH, tile.THREADS)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "dtype", "threads", "vectors"),
+    [
+        ("layernorm", (3000, 1024), "f16", 256, 4),  # with 32 columns of a thread, CTAs of 128 threads spill
+        ("layernorm", (4000, 1024), "f16", 128, 2),  # not all rows would be resident
+        ("layernorm", (1200, 14336), "f16", 256, 7),  # the launch bounds of 384 threads are those of 512
+        ("softmax_backward", (4800, 2048), "f16", 256, 1),  # two columns in a register
+        ("softmax_backward", (4800, 2048), "f32", 256, 2),
+    ],
+)
+def test_tiles_follow_from_the_registers_that_kernels_take(name, sizes, dtype, threads, vectors):
+    tile = chosen(name, sizes, dtype=dtype)
+    assert (threads, vectors) == (tile.THREADS, tile.VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("add_gelu", {"n": 5000}),
+        ("quantize_int8", {"n": 5000}),
+        ("rmsnorm", {"rows": 3, "cols": 512}),
+        ("saxpy", {"n": 5000}),
+        ("softmax_backward", {"rows": 3, "cols": 512}),
+        ("swiglu_backward", {"rows": 3, "cols": 512}),
+    ],
+)
+def test_inputs_are_requested_before_the_wait_and_loaded_after_it(name, sizes):
+    workload = registry.get(name)(**sizes).on(reference_facts("sm_90a"))
+    (step,) = build(workload, workload.variant("vectorized"), TARGET).steps
+    opcodes = [i.opcode for entry in parse(step.image.ptx).functions.values() for i in entry.instructions]
+    requests = [at for at, opcode in enumerate(opcodes) if opcode.startswith("prefetch.global.L2")]
+    loads = [at for at, opcode in enumerate(opcodes) if opcode.startswith("ld.global")]
+    waits = [at for at, opcode in enumerate(opcodes) if opcode == "griddepcontrol.wait"]
+    assert requests and max(requests) < min(at for at in waits if at > max(requests))
+    assert min(waits) < min(loads)

@@ -167,17 +167,26 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
     if (CENTERED) dbeta[column] = Convert<T>::from_f32(sum.y);
 }
 
-// dx of one row for each group of threads, held in registers. `first_cta`: of the CTAs that compute dx.
+// The layout of the row of this thread. `first_cta`: of the CTAs that compute dx.
+template <class T, class Tile>
+__device__ __forceinline__ auto gradient_layout(unsigned rows, unsigned cols, unsigned first_cta, bool aligned) {
+    using S = typename Tile::template Shape<T>;
+    RowLayout<S> layout(rows, cols, aligned);
+    const unsigned row = layout.row - first_cta / S::CTAS * S::groups;
+    layout.ends_array = row + 1 == rows || cols < S::WIDTH;
+    layout.take(row, row < rows ? cols : 0, cols);
+    return layout;
+}
+
+// dx of one row for each group of threads, held in registers.
 template <bool CENTERED, class T, class Tile, Activation A>
 __device__ __forceinline__ void gradient_of_row(const T* x, const T* dy, const T* gamma, const T* beta,
                                                 const float* means, const float* rstds, T* dx, unsigned rows,
                                                 unsigned cols, unsigned first_cta) {
     using S = typename Tile::template Shape<T>;
     __shared__ RowRecords<GradientRecord<CENTERED>, S> records;
-    RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx, beta));
-    const unsigned row = layout.row - first_cta / S::CTAS * S::groups;
-    layout.ends_array = row + 1 == rows || cols < S::WIDTH;
-    layout.take(row, row < rows ? cols : 0, cols);
+    const RowLayout<S> layout = gradient_layout<T, Tile>(rows, cols, first_cta, aligned16(x, dy, gamma, dx, beta));
+    const unsigned row = layout.row;
     Row<S> n = layout.template load<Tile::CACHE>(x), w = layout.template load<Tile::CACHE>(dy);
     Statistics statistics = {};
     if (layout.cols) statistics = {mean_at<CENTERED>(means, row), rstds[row]};
@@ -207,6 +216,9 @@ __device__ __forceinline__ void backward_in_one_launch(const T* x, const T* dy, 
                                                        int cols, int column_ctas, int blocks, const T* beta = nullptr) {
     constexpr int cluster = SPLIT > Tile::CTAS ? SPLIT : Tile::CTAS;
     static_assert(Tile::CTAS == 1 || SPLIT == 1 || SPLIT == Tile::CTAS, "the clusters of a grid have one size");
+    if (PTXKIT_SM >= 90 && blockIdx.x >= column_ctas) {  // all rows, once
+        gradient_layout<T, Tile>(rows, cols, column_ctas, aligned16(x, dy, gamma, dx, beta)).request(x, dy);
+    }
     follow_previous_grid();
     if constexpr (cluster > 1) barrier_cluster_arrive_relaxed();
     if (blockIdx.x < column_ctas) {

@@ -259,6 +259,15 @@ struct Row {
     }
 };
 
+// The columns of a row that one thread holds, in the format of memory: those of 16 bits take half as many registers, and are
+// converted when they are read.
+template <class T, class S>
+struct PackedRow {
+    Vector<T, S::WIDTH> vectors[S::VECTORS];
+
+    __device__ __forceinline__ float operator[](int k) const { return vectors[k / S::WIDTH][k % S::WIDTH]; }
+};
+
 // Elements `skip` to `skip + N - 1` of `low` and `high`, one after the other; 0 < skip < N and 16 bytes in a vector.
 template <class T, int N>
 __device__ __forceinline__ Vector<T, N> elements_of(const Vector<T, N>& low, const Vector<T, N>& high, unsigned skip) {
@@ -378,16 +387,39 @@ struct RowLayout {
         (request_columns(matrices + first), ...);
     }
 
-    // The same for arrays that all rows share.
+    // The same for arrays that all rows share, which the threads of the first row request: one request for each line is
+    // enough, and requests by every row would take longer than they save.
     template <class... T>
     __device__ __forceinline__ void request_shared(const T*... arrays) const {
-        (request_columns(arrays), ...);
+        if (row == 0) (request_columns(arrays), ...);
     }
 
     // Loads a row of a matrix, with `fill` for padding.
     template <int CACHE, class T>
     __device__ __forceinline__ Row<S> load(const T* matrix, float fill = 0.0f) const {
         return load_row<CACHE>(matrix + first, fill);
+    }
+
+    // Loads a row of a matrix in the format of memory, with 0 for padding.
+    template <int CACHE, class T>
+    __device__ __forceinline__ PackedRow<T, S> load_packed(const T* matrix) const {
+        static_assert(!S::shifts, "all vectors are whole");
+        const T* from = matrix + first;
+        PackedRow<T, S> packed;
+        if (vectors) {
+#pragma unroll
+            for (int i = 0; i < S::VECTORS; i++) {
+                packed.vectors[i].fill([](int) { return 0.0f; });
+                if (i * S::WIDTH < valid) packed.vectors[i].template load<CACHE>(from + vector_at(i));
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < S::VECTORS; i++) {
+                const Piece piece = single_piece(from, i);
+                packed.vectors[i].fill([&](int j) { return piece.v[j]; });
+            }
+        }
+        return packed;
     }
 
     // Sets padding to `value`. Threads without padding execute one comparison.

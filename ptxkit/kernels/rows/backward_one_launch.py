@@ -69,6 +69,7 @@ class Coefficients:
 
 
 UNALIGNED = 1.6
+SINGLE_COPY = {False: 2.0, True: 1.7}  # whether more than two CTAs hold a row -> ``second_copy`` of single columns of 16 bits
 
 
 @cache
@@ -228,6 +229,8 @@ def second_us(w: Any, c: Coefficients) -> float:
         held = row.lanes(w, t) * t.VECTORS * width(w.dtype)
         return c.second_us + moved / c.copy_gbs / 1e3 * float(held / w.cols)
     factor = c.second_cluster if t.get("CLUSTER", 1) > 1 else c.second_copy
+    if width(w.dtype) == 8 and not row.is_aligned(w):
+        factor = SINGLE_COPY[t.get("CLUSTER", 1) > 2]
     if row.lanes(w, t) < WARP:
         factor = c.second_short
     return c.second_us + factor * moved / c.copy_gbs / 1e3

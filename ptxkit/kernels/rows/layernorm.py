@@ -104,7 +104,7 @@ class Layernorm(Workload):
     @variant(
         tile=row.TILE,
         constraint=row.usable(beside=36, early=2),
-        prefer=row.preferred(36, weights=2),
+        prefer=row.preferred(36, weights=2, spills_at=32),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""

@@ -35,6 +35,8 @@ LATENCY_US = 1.33  # copying the resident rows of an SM should take at least thi
 CLUSTER_SHARE = {1: 1.0, 2: 0.95, 4: 0.82, 8: 0.7}  # CTAs of a row -> share of the bytes, as they wait for each other
 SCHEDULED = 128  # registers are given out for multiples of this many threads: a warp for each of an SM's four partitions
 WARP_VECTORS = {True: 5, False: 4}  # whether two arrays are held -> maximum vectors of a thread, where a row has one warp
+ADDRESSES = 12  # registers for them, where the launch determines the number of threads (ADDRESSES of VectorizedTile)
+MANY_HELD = 32  # columns of a thread from which on the compiler takes all registers that the launch bounds leave
 CTA_US = 0.0003  # between the starts of two CTAs of a grid
 COLUMN_US = 0.025  # of latency for each column of a thread
 EXCHANGE_US = 0.2  # of latency for the sums over the warps of a row (docs/benchmarking.md)
@@ -94,13 +96,22 @@ class Shape:
         """The same rows, each of which has a CTA."""
         return replace(self, threads=self.of_row, block=self.of_row, ctas=2 * self.ctas)
 
+    def with_twice_the_threads(self, resident: int, sms: int) -> Shape:
+        """The same rows in CTAs of twice as many, of which an SM holds ``resident`` at a time."""
+        ctas = cdiv(self.ctas, 2)
+        return replace(
+            self, threads=2 * self.threads, block=2 * self.block, ctas=ctas, resident=resident, waves=ctas / (resident * sms)
+        )
+
     @property
     def useful_bytes(self) -> float:
         """The resident bytes that count: of the CTAs of an SM about one computes, and loads nothing meanwhile."""
         return self.resident_bytes * self.resident / (self.resident + 1) * CLUSTER_SHARE[self.cluster]
 
 
-def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Iterator[Shape]:
+def shapes(
+    w: Any, columns: int, inputs: int, beside: int, shifted: bool, packed: bool = False
+) -> Iterator[Shape]:
     """The shapes for a workload, best first.
 
     Args:
@@ -109,6 +120,7 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
         inputs: arrays of which a thread holds its columns at a time.
         beside: registers of a thread that hold no columns.
         shifted: whether rows that begin between two vectors move in vectors.
+        packed: whether two columns of 16 bits share a register.
     """
     wide = width(w.dtype)
     unaligned = w.cols % wide != 0
@@ -122,7 +134,7 @@ def shapes(w: Any, columns: int, inputs: int, beside: int, shifted: bool) -> Ite
         if cluster == 1 or cluster == first or columns > CTA_COLUMNS * cluster
         for vectors in VECTORS
         if wide * vectors * inputs <= HELD_COLUMNS[inputs == 2]
-        if (shape := _shape(w, columns, vectors, cluster, inputs, beside))
+        if (shape := _shape(w, columns, vectors, cluster, inputs, beside, packed))
     ]
     enough = enough_bytes(w)
 
@@ -189,7 +201,9 @@ def least_cluster(w: Any, columns: int) -> int:
     return cluster
 
 
-def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside: int) -> Shape | None:
+def _shape(
+    w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside: int, packed: bool
+) -> Shape | None:
     """The shape with these numbers; None if it cannot hold a row or is not resident."""
     limits, wide = w.device.target.limits, width(w.dtype)
     needed = cdiv(columns, wide * vectors * cluster)
@@ -206,10 +220,16 @@ def _shape(w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside
         threads = 1 << (block - 1).bit_length()
     if threads > limits.threads_per_cta:
         return None
-    registers = cdiv(wide * vectors * inputs + beside, 8) * 8
+    held = wide * vectors * inputs
+    if packed and wide == 8:
+        held = held // 2 + ADDRESSES * (block < threads)
+    registers = cdiv(held + beside, 8) * 8
     if registers >= limits.registers_of(threads):  # ptxas would spill some
         return None
     resident = resident_ctas(w, block, registers)
+    if block < threads and held >= MANY_HELD and cluster == 1 and w.cols % wide == 0:  # launch bounds are those of `threads`
+        promised = max(1, limits.registers // ((registers + ADDRESSES) * threads))
+        resident = min(resident, max(promised, resident_ctas(w, block, limits.registers // (threads * promised))))
     if not resident:
         return None
     ctas = cdiv(w.rows, rows) * cluster

@@ -31,6 +31,8 @@ ASYNC_COPY = ("cp.async",)
 EARLY_LAUNCH = ("griddepcontrol",)
 RECORD_BYTES = 11 * 1024  # shared memory of a CTA that is left for records where it stages a part of a row
 FEW_WAVES = 2  # up to which the latency of weights counts, where not all rows are resident at a time
+SPILLED = 12  # registers without which columns spill: see spills_at of preferred
+PACKED_BESIDE = 24  # registers beside columns in the format of memory
 ALONE = 8  # registers that a thread saves where a CTA has one row
 LINE_COLUMNS = 64  # of 16 bits, in a cache line of 128 bytes
 MANY_ROWS = 64  # short rows for each SM from which on not all of them are resident
@@ -50,7 +52,7 @@ TILE: Mapping[str, list[Any]] = {
     "SHIFTED": [False, True],  # move rows that begin between two vectors in vectors instead of single columns
     "EVEN": [False, True],  # let an SM hold no more CTAs than the grid needs: see even_bytes
     "WIDTH": [0, 2, 4],  # columns of an access, a VECTOR; 0: as many as are in 128 bits
-    "PREFETCH_L2": [False, True],  # request rows and weights before the previous grid has ended
+    "PREFETCH_L2": [False, True],  # request rows before the previous grid has ended
 }
 
 FULL_TILE_COLUMNS = 16
@@ -234,18 +236,15 @@ def is_even(w: Any, shape: Shape) -> bool:
     return room and shape.cluster == 1 and stays_in_l2(w) and missing(EARLY_LAUNCH, w.device.target) is None
 
 
-def is_requested(w: Any, shape: Shape, weights: bool = True) -> bool:
-    """Whether rows and weights are requested before the previous grid has ended (PREFETCH_L2).
+def is_requested(w: Any, shape: Shape, short: bool = False) -> bool:
+    """Whether rows are requested before the previous grid has ended (PREFETCH_L2).
 
-    The latency of device memory then overlaps with the end of that grid. Each row requests the weights, and if there are more
-    rows than SMs, so many requests of the same lines cost more than they save. Rows without weights are requested where all
-    of them are resident at a time, or several share a warp. ``weights``: whether the kernel may have some.
+    The latency of device memory then overlaps with the end of that grid. It is done where all rows are resident at a time.
+    ``short``: also for rows of a warp or less.
     """
     if not stays_in_l2(w) or missing(EARLY_LAUNCH, w.device.target) is not None:
         return False
-    if weights:
-        return bool(shape.waves <= 1 and w.rows <= w.device.sms)
-    return bool(shape.waves <= 1 or shape.of_row <= WARP)
+    return bool(shape.waves <= 1 or (short and shape.of_row <= WARP))
 
 
 def narrow_tiles(w: Any, rows: int) -> Iterator[dict[str, Any]]:
@@ -280,6 +279,7 @@ def preferred(
     *,
     prefetched: bool = True,
     long_columns: int = LONG_COLUMNS,
+    spills_at: int = 0,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`: in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`.
 
@@ -291,6 +291,9 @@ def preferred(
         early: whether PREFETCH_WEIGHTS is faster for many rows of f32 as well.
         prefetched: whether it is faster for few rows. long_columns: columns from which SHIFTED is faster with two arrays of
             weights.
+        spills_at: columns of a thread with which the registers of CTAs of several short rows spill in 16 bits, as the launch
+            bounds let as many CTAs be resident as the other registers have room for. CTAs of twice as many threads, of which
+            fewer are resident, have more registers; they are taken where all rows are resident nevertheless.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
@@ -308,6 +311,11 @@ def preferred(
                     yield shape.tile | common | {"EVEN": False, "PREFETCH_WEIGHTS": True}
         for shape in order:
             requested = is_requested(w, shape)
+            if wide == 8 and shape.vectors * wide == spills_at and shape.of_row == WARP and shape.block == SHARED_CTA:
+                resident = resident_ctas(w, 2 * SHARED_CTA, spills_at + beside + SPILLED)
+                fewer = shape.with_twice_the_threads(resident, w.device.sms)
+                if fewer.waves <= 1 < cdiv(shape.ctas, w.device.sms):
+                    yield fewer.tile | common | {"EVEN": is_even(w, fewer), "PREFETCH_L2": requested}
             tile = shape.tile | common | {"EVEN": is_even(w, shape), "PREFETCH_L2": requested}
             if weights and shape.vectors * wide <= 16:
                 share = waves_with(w, shape, weights, beside - ALONE * (shape.of_row == shape.block))
@@ -357,11 +365,14 @@ def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
     return check
 
 
-def preferred_in_registers(inputs: int, requests: bool = False) -> Callable[[Any], Iterator[dict[str, Any]]]:
+def preferred_in_registers(
+    inputs: int, requests: bool = False, packed: bool = False
+) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE_IN_REGISTERS`, in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`.
 
     Args:
         inputs: number of arrays that a kernel holds in registers. requests: whether it has PREFETCH_L2.
+        packed: whether it holds them in the format of memory, unless they are shifted.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
@@ -369,8 +380,10 @@ def preferred_in_registers(inputs: int, requests: bool = False) -> Callable[[Any
         common: dict[str, Any] = {"CACHE": cache, "SHIFTED": moves_shifted(w, 0, arrays=inputs)}
         if requests:
             yield from narrow_tiles(w, w.rows)
-        for shape in shapes(w, held_columns(w, common), inputs, 44, common["SHIFTED"]):
-            yield shape.tile | common | ({"PREFETCH_L2": is_requested(w, shape, weights=False)} if requests else {})
+        shares = packed and width(w.dtype) == 8 and not common["SHIFTED"]
+        beside = PACKED_BESIDE if shares else 44
+        for shape in shapes(w, held_columns(w, common), inputs, beside, common["SHIFTED"], shares):
+            yield shape.tile | common | ({"PREFETCH_L2": is_requested(w, shape, short=True)} if requests else {})
 
     return choose
 

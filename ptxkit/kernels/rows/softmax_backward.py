@@ -76,7 +76,7 @@ class SoftmaxBackward(Workload):
         args = ("y", "dy", "dx", self.cols, "scale")
         return [row.kept("softmax_backward_fused", self, args, (row.cu_type(self.dtype),), size=8)]
 
-    @variant(tile=TILE, constraint=row.fits_in_registers(2), prefer=row.preferred_in_registers(2, requests=True))
+    @variant(tile=TILE, constraint=row.fits_in_registers(2), prefer=row.preferred_in_registers(2, requests=True, packed=True))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""
         args = ("y", "dy", "dx", self.rows, self.cols, "scale")
