@@ -429,9 +429,9 @@ def test_a_run_without_a_variant_names_the_chosen_one(capsys):
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith("Choice: vectorized THREADS=256: the last without an objection; ptx: written in PTX by hand")
     assert exit_of("run", "saxpy", 4096, "--json", *EMULATOR) == 0
-    assert json.loads(capsys.readouterr().out)["choice"]["variant"] == "scalar"
+    assert json.loads(capsys.readouterr().out)["choice"]["variant"] == "vectorized"
     assert exit_of("run", "saxpy", 4096, "--dry-run", *EMULATOR) == 0
-    assert "choice: scalar" in capsys.readouterr().out
+    assert "choice: vectorized" in capsys.readouterr().out
 
 
 def test_a_run_of_named_variants_has_no_choice(capsys):
