@@ -267,6 +267,12 @@ def test_consumers_compute_tiles_in_turn_also_where_a_cta_has_one(m):
     assert list(wgmma_tiles.alternating_candidates(w, simple=True))
 
 
+@pytest.mark.parametrize(("m", "n", "group"), [(1024, 16384, 8), (1025, 16384, 16), (1408, 16384, 8), (1025, 1024, 8)])
+def test_a_row_of_tiles_beyond_a_group_is_a_part_of_it(m, n, group):
+    found = wgmma_tiles.alternating_candidates(MatmulWgmma(m=m, n=n, k=1024).on(H200), simple=True)
+    assert {t["GROUP"] for t in found if t["CLUSTER_M"] == 1} == {group}
+
+
 def test_tiles_in_turn_are_not_considered_before_they_were_measured(monkeypatch):
     h200 = measurements.H200
     monkeypatch.setattr(measurements, "MEASURED", {h200.gpu: replace(h200, ping_pong=None)})

@@ -85,6 +85,7 @@ ALTERNATING = (
     alternating(128, 192, 5, 1),
 )
 """Tiles of consumers that compute them in turn."""
+GROUP = 8  # rows of clusters in a group of such tiles
 MOST_SUMS = 128  # of a thread, with an epilogue that needs registers
 
 
@@ -101,7 +102,17 @@ def alternating_candidates(w: Product, *, simple: bool) -> Iterator[dict[str, in
     """
     if measured(w.device).ping_pong is not None:
         for tile in _in_clusters(w, (t for t in ALTERNATING if simple or t["BM"] * t["BN"] <= 128 * MOST_SUMS)):
-            yield {**tile, "GROUP": 8}
+            yield {**tile, "GROUP": _group(w, tile)}
+
+
+def _group(w: Product, t: Mapping[str, int]) -> int:
+    """Rows of clusters in a group.
+
+    One or two rows beyond the first group are a part of it, where a CTA has several tiles. As a group of their own, they would
+    need all of b once more, in a wave or less: docs/gemm.md has times.
+    """
+    alone = cdiv(w.m, t["BM"] * t["CLUSTER_M"]) - GROUP
+    return 2 * GROUP if 0 < alone <= GROUP // 4 and tiles(w, t) > w.device.sms else GROUP
 
 
 def _in_clusters(w: Product, shapes: Iterable[Mapping[str, int]]) -> Iterator[dict[str, int]]:
