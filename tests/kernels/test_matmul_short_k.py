@@ -126,9 +126,15 @@ def test_what_it_cannot_compute_is_refused(options, tile, reason):
 
 
 def test_a_long_k_is_left_to_other_steps():
-    short, long = (MatmulWgmma(m=300, n=65, k=k).on(reference_facts("sm_90a")) for k in (511, 513))
+    short, long = (MatmulWgmma(m=300, n=65, k=k).on(reference_facts("sm_90a")) for k in (1023, 1025))
     assert short_k.considered(short)
     assert not short_k.considered(long)
+
+
+@pytest.mark.parametrize(("k", "considered"), [(97, True), (96, False)])
+def test_where_tma_reads_both_operands_an_sm_has_one_cta(k, considered):
+    workload = MatmulWgmma(m=2079, n=344, k=k).on(reference_facts("sm_90a"))
+    assert any(short_k.candidates(workload)) == considered
 
 
 def test_copies_are_asynchronous_and_nothing_spills():
