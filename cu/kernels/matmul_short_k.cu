@@ -115,6 +115,7 @@ __device__ __forceinline__ void store_staged(const float (&sums)[Tile::WM / 16][
     }
     {  // whole vectors: LANES neighbouring threads store those of a row
         constexpr unsigned LANES = (COLUMNS - 1) / VECTOR + 1, AT_ONCE = THREADS / LANES;
+        static_assert(AT_ONCE % VECTOR == 0, "all rows of a thread begin at the same place of a vector");
         const unsigned line = threadIdx.x / LANES, shift = phase(line), vector = threadIdx.x % LANES + (shift > 0);
         T* to = corner + static_cast<size_t>(line) * pitch + VECTOR * vector - shift;
         const unsigned char* at = from + (line * STAGED + VECTOR * vector) * 2;
@@ -131,6 +132,7 @@ __device__ __forceinline__ void store_staged(const float (&sums)[Tile::WM / 16][
     if ((first | pitch | width) % VECTOR == 0) return;
     {  // elements before the first and after the last of them
         constexpr unsigned AT_ONCE = THREADS / VECTOR;
+        static_assert(AT_ONCE % VECTOR == 0, "all rows of a thread begin at the same place of a vector");
         const unsigned line = threadIdx.x / VECTOR, shift = phase(line), element = threadIdx.x % VECTOR;
         const unsigned end = shift + width, last = end - end % VECTOR;
         const bool head = shift > 0 && element >= shift && element < end, tail = (last > 0 || shift == 0) && last + element < end;

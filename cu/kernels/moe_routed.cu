@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS) moe_gate(const float* logits, int* ex
 }
 
 // Sorts the pairs by expert: offsets[e] is the first row of expert e, of experts + 1 elements. A CTA per expert.
-// Clears what the CTAs of a product exchange, if `largest` is not null.
+// Sets the magnitudes that the CTAs of a product exchange, and their counters, to 0 if `largest` is not null.
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) moe_sort(const int* expert, int* offsets, int* row, int* token,
                                                     unsigned* largest, unsigned* arrived, int pairs, int top_k,

@@ -20,6 +20,7 @@ WARP = 32  # threads (guide: the same for every compute capability)
 KIB = 1024
 NAMED_BARRIERS = 16  # of a CTA: PTX, "bar, barrier"
 TENSOR_MEMORY_COLUMNS, TENSOR_MEMORY_LANES = 512, 128  # of an SM, where there is tensor memory: PTX, "Tensor Memory"
+SECTOR_BYTES = 32  # of a sector, the unit of transfers between L1, L2 and device memory
 SHARED_BANKS = 32  # of shared memory, of a word of 4 bytes each
 REGISTER_BANKS = 2  # of a sub-partition, of even and of odd registers; the sources are in ptxkit/inspect/banks.py
 

@@ -82,7 +82,7 @@ def preferred(w: AttentionSizes, *, clusters: bool) -> list[Mapping[str, Any]]:
     limits, itemsize = w.device.target.limits, dtype_of(w.dtype).itemsize
     row_bytes = 2 * w.d * itemsize
     found: list[Mapping[str, Any]] = []
-    for ctas, persistent in ((1, 0), (3, 0), (2, 0), (2, 1)):  # with equal predicted times the first one, as on an H200
+    for ctas, persistent in ((1, 0), (3, 0), (2, 0), (2, 1)):  # of equal predicted times, the first was shorter on an H200
         fitting = []
         for warps, keys, stages in product((8, 4, 2) if ctas == 1 else (4, 2), (32, 16), (2, 3, 4)):
             t = {"ROW_WARPS": row_warps, "KEY_WARPS": warps, "BN": keys, "STAGES": stages, "CTAS_PER_SM": ctas}
@@ -91,10 +91,12 @@ def preferred(w: AttentionSizes, *, clusters: bool) -> list[Mapping[str, Any]]:
             needed = ctas * (decode.tile_of(w, Tile(t)).shared_bytes + limits.reserved_bytes)
             if warps * row_warps <= 8 and loaded <= IN_FLIGHT and needed <= limits.shared_bytes:
                 fitting.append(((loaded, -stages, warps >= LEAST_GROUPS, keys), t))
-        if persistent and (not clusters or itemsize == 1 or decode.parts_of(w, Tile(t)).units <= ctas * w.device.sms):
+        if not fitting:
             continue
-        if fitting:
-            found.append(max(fitting, key=itemgetter(0))[1])
+        best = max(fitting, key=itemgetter(0))[1]
+        several = decode.parts_of(w, Tile(best)).units > ctas * w.device.sms
+        if not persistent or (clusters and itemsize > 1 and several):  # of e4m3, persistent CTAs were not timed
+            found.append(best)
     if clusters and found:
         for size in (2, 4, 8):
             t = {**found[0], "CLUSTER": size}

@@ -7,6 +7,7 @@ from typing import Any
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product
 from ptxkit.targets import SmLimits
+from ptxkit.targets.sm import SECTOR_BYTES
 
 SPACE = {
     "ROWS": [1, 2, 4, 8, 16, 3],  # of a that a CTA multiplies
@@ -17,7 +18,7 @@ SPACE = {
     "SHIFT": [0, 1],  # whether rows of b that are no multiples of 16 bytes are read by vectors, and sums shifted at the end
 }
 MOST_GROUPS = SmLimits.grid[1]
-SECTOR = 8  # elements of a sector of 32 bytes, which L2 delivers
+SECTOR = SECTOR_BYTES // 4  # elements
 MOST_SHIFTED = 4  # rows of a, of which a thread has sums for each place at which rows of b may begin in a vector
 BESIDE = 20  # registers for addresses and counters
 
@@ -36,8 +37,8 @@ def strip_columns(w: F32Product, t: Tile) -> int:
     """Columns of a strip: four of each of ACROSS threads.
 
     Where vectors are read and at least half of the SMs have a strip, strips are narrower, down to half, if no SM then has fewer
-    CTAs than others; they do not share a sector. Other threads without columns would leave the loop of their warp, which takes
-    longer.
+    CTAs than others; they do not share a sector. Of single elements and shifted vectors, threads without columns would leave
+    the loop of their warp, which takes longer.
     """
     reading = access(w, t)
     most = int(4 * (t.ACROSS - 1 if reading == "SHIFTED" else t.ACROSS))

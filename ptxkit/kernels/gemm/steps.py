@@ -113,7 +113,7 @@ def _direct(w: Matmul) -> Tiles:
 
 
 def _shifted(w: Matmul) -> Tiles:
-    # Step 19 was faster at all 8 products with times of both of which it has tiles.
+    # Step 19 was faster at all 8 products that have times of both, and for which it has tiles.
     if shifted.was_timed(w) and not _small(w):
         yield from ((t, shifted.predicted_us(w, t)) for t in shifted.candidates(w))
 
