@@ -410,7 +410,7 @@ def test_tiles_are_not_taken(change, said):
     ("sizes", "is_taken", "width"),
     [
         ({"tokens": 16, **routed.DEEPSEEK_V3}, 1, 64),
-        ({"tokens": 128, **routed.DEEPSEEK_V3}, 1, 128),  # 64 weights would read the 16 tokens of a tile too often
+        ({"tokens": 1024, **routed.DEEPSEEK_V3}, 1, 128),  # 64 weights would read the 64 tokens of a tile too often
         ({"tokens": 1, **routed.DEEPSEEK_V3}, 0, 64),  # 8 experts are too few weights
         ({"tokens": 1024, **routed.MIXTRAL}, 0, 256),  # limited by the products
     ],
