@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _ENCODINGS = {2: "bool", 4: "float", 5: "int", 6: "char", 7: "uint", 8: "uint"}
 _SPACES = {3: "global", 4: "const", 5: "global", 6: "local", 7: "param", 8: "shared"}
+_INTERNAL = "_INTERNAL_"  # in the mangled names of variables with internal linkage
 _REGX, _ADDR, _PLUS_UCONST, _FBREG = 0x90, 0x03, 0x23, 0x91
 
 
@@ -67,7 +68,11 @@ class Variables:
         return bool(self._dwarf)
 
     def at(self, function: Function, position: int) -> list[Variable]:
-        """The variables in scope before instruction ``position`` of a function, innermost first, then those of the module."""
+        """The variables in scope before instruction ``position`` of a function, innermost first, then those of the module.
+
+        Constants of namespaces with internal linkage, such as those of headers, are left out: the debugging information has
+        mangled names for them, which no expression of the source contains.
+        """
         known = self._known.get((function.name, position))
         if known is None:
             known = self._known[function.name, position] = self._at(function, position)
@@ -81,7 +86,7 @@ class Variables:
                     found = self._scope(entry, function, position) + found
         for unit in self._dwarf.units:
             found += [v for e in unit.children if e.tag == "variable" and (v := self._variable(e, function, position))]
-        return found
+        return [v for v in found if _INTERNAL not in v.name]
 
     def _scope(self, entry: Entry, function: Function, position: int) -> list[Variable]:
         own = [

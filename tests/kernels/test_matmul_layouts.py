@@ -64,7 +64,7 @@ def test_every_step_takes_every_layout(variant, layout):
     check(strict(), 136, 72, 104, variant, layout=layout)
 
 
-STEPS_OF_ANY_ROWS = tuple(name for name in MatmulWgmma.variants() if name[4:6] in ("11", "12", "13", "14", "15"))
+STEPS_OF_ANY_ROWS = tuple(name for name in MatmulWgmma.variants() if name[4:6] in ("11", "12", "13", "14", "15", "19"))
 SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
 FEW = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 64, "SHARING": 1, "B_SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 1}
 DIVIDED = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 64, "PARTS": 3}
