@@ -131,7 +131,7 @@ def test_k_divided_by_a_cluster(taken):
         (range(1, 9), 13, 1000, "step12_few_rows"),
         (range(9, 17), 65, 64, "step10_cluster_k"),
         (range(9, 17), 30, 64, "step10_cluster_k"),
-        (range(9, 17), 16, 65, "step13_few_columns"),
+        (range(9, 17), 2, 65, "step13_few_columns"),
         ((9, 16), 65, 4096, "step14_two_launches"),
     ],
 )
