@@ -4,7 +4,7 @@
 //
 // The rows of a tile of a contiguous matrix are one piece of memory. One thread copies the pieces of a and of b to shared memory
 // (cp.async.bulk), with all of k at once. Before that, while the previous grid still runs, it requests them from device memory to L2: a
-// request reads nothing that the previous grid might write. If the rows are no piece, or would begin in the same banks, all threads copy the
+// request reads nothing that the previous grid might write. If the rows are not one piece, or would begin in the same banks, all threads copy the
 // vectors that contain a row (cp.async).
 //
 // The rows stay where the copies put them. A row that begins within a vector begins at the same place in shared memory: a lane adds this

@@ -6,7 +6,7 @@ __global__ void __launch_bounds__(THREADS) saxpy(float a, const float* x, float*
     if (i < n) y[i] = fmaf(a, x[i], y[i]);
 }
 
-#include "ptxkit/elementwise/elementwise.cuh"  // the kernel above, with which the pages begin, needs no header
+#include "ptxkit/elementwise/elementwise.cuh"  // here, because the documentation names line numbers of the kernel above
 
 // Four elements per thread in 128-bit accesses, if both arrays are aligned to 16 bytes. The last n % 4 elements, or all
 // elements of unaligned arrays, are accessed individually.

@@ -148,13 +148,13 @@ __device__ __forceinline__ bool aligned16(const T*... pointers) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The loop over an array
 
-// Does nothing.
+// A function object for loops without a request: it takes any arguments, and does nothing.
 struct Nothing {
     template <class... T>
     __device__ __forceinline__ void operator()(T...) const {}
 };
 
-// CTAs of 256 threads that an SM holds at a time.
+// CTAs of 256 threads that an SM holds at a time, with 2048 threads of an SM as on sm_80, sm_90 and sm_100.
 constexpr unsigned RESIDENT_CTAS = 8;
 
 // Lets the next grid start and waits for the previous one. If all CTAs are resident at a time, request() is called before: it
