@@ -208,8 +208,8 @@ class MoeRouted(Workload):
     benchmarks = (
         *({"tokens": tokens, **MIXTRAL} for tokens in (1, 16, 128, 1024, 8192)),
         *({"tokens": tokens, **DEEPSEEK_V3} for tokens in (1, 16, 128, 1024, 8192)),
-        {"tokens": 8192, **MIXTRAL, "dtype": "e4m3"},
-        *({"tokens": tokens, **DEEPSEEK_V3, "dtype": "e4m3"} for tokens in (128, 8192)),
+        *({"tokens": tokens, **MIXTRAL, "dtype": "e4m3"} for tokens in (1, 16, 128, 1024, 8192)),
+        *({"tokens": tokens, **DEEPSEEK_V3, "dtype": "e4m3"} for tokens in (1, 16, 128, 1024, 8192)),
     )
 
     @property
