@@ -35,6 +35,7 @@ from ptxkit.cli._options import (
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
 from ptxkit.cli._run_request import Request, end_stuck, split_numbers
+from ptxkit.cli._signals import terminable
 from ptxkit.errors import FaultError, PtxkitError, UsageError, shortened
 from ptxkit.exit_codes import ExitCode, most_severe
 
@@ -142,7 +143,8 @@ def command(
     SIZE: the kernel's sizes, all of them or none. ITERATIONS, after the sizes: the number of timed samples; without it,
     sampling ends after a short time budget.
 
-    With --seeds every variant is verified with many inputs; Ctrl-C ends that early and shows what is known.
+    With --seeds every variant is verified with many inputs. Ctrl-C and SIGTERM end the command early: the variants, or
+    seeds, that were complete by then are shown.
     """
     if kernel is not None:
         refuse_options((kernel, *numbers))
@@ -279,9 +281,15 @@ class Described(Request):
             else:
                 click.echo(_run_text.plan_text(plan))
             return 0
-        with changed, stdout_set_aside(), progress() as say:
-            choice = measured.choice()
-            report = measured.run(say)
+        try:
+            with terminable(), changed, stdout_set_aside(), progress() as say:
+                choice = measured.choice()
+                report = measured.run(say)
+        except KeyboardInterrupt:
+            complete = measured.until_interrupted()
+            if complete is not None:
+                show(complete, self.as_json, printed, choice)
+            raise
         show(report, self.as_json, printed, choice)
         return report.cases[0].exit_code
 
@@ -313,6 +321,10 @@ def run_several(names: Sequence[str], numbers: Sequence[str], how: Described) ->
             click.echo()
         try:
             codes.append(of.run(name, numbers, values.append))
+        except KeyboardInterrupt:
+            if how.as_json and values:
+                print_json({"schema": "ptxkit.runs/1", "runs": values})
+            raise
         except PtxkitError as error:
             if isinstance(error, FaultError):
                 raise

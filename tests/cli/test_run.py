@@ -14,6 +14,8 @@ import pytest
 from ptxkit_processes import run
 
 from ptxkit import cli
+from ptxkit.bench.measure.benchmark import Benchmark
+from ptxkit.cli._signals import Terminated
 
 EMULATOR = ("--device", "emulator")
 
@@ -237,6 +239,43 @@ def test_ctrl_c_is_130_and_leaves_nothing_half_written(delay, tmp_path):
     assert child.returncode == 130, err
     assert out == "" and err.lstrip().startswith("error: interrupted")  # where the threads were follows if the kernel had begun
     assert not list(tmp_path.glob("cache/*.tmp"))
+
+
+@pytest.mark.parametrize("kind, code", [(KeyboardInterrupt, 130), (Terminated, 143)])
+@pytest.mark.parametrize("names", [["saxpy", "1000"], ["saxp*"]])
+def test_an_interrupted_run_shows_the_variants_that_were_complete(monkeypatch, capsys, kind, code, names):
+    monkeypatch.setattr(Benchmark, "_emulated", _interrupted_at("vectorized", kind))
+    assert exit_of("run", *names, *EMULATOR) == code
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert any(line.startswith("scalar ") and "verified" in line for line in lines)
+    assert {"vectorized: skipped, not run: interrupted", "ptx: skipped, not run: interrupted"} <= set(lines)
+    assert err.strip() == ("error: interrupted" if code == 130 else "error: terminated")
+
+
+def test_an_interrupted_run_prints_one_json_object(monkeypatch, capsys):
+    monkeypatch.setattr(Benchmark, "_emulated", _interrupted_at("ptx", KeyboardInterrupt))
+    assert exit_of("run", "saxpy", 1000, "--json", *EMULATOR) == 130
+    variants = {row["name"]: row for row in json.loads(capsys.readouterr().out)["variants"]}
+    assert variants["vectorized"]["verified"] and variants["ptx"]["skipped"] == "not run: interrupted"
+
+
+def test_a_run_that_is_interrupted_at_its_first_variant_prints_no_table(monkeypatch, capsys):
+    monkeypatch.setattr(Benchmark, "_emulated", _interrupted_at("scalar", KeyboardInterrupt))
+    assert exit_of("run", "saxpy", 1000, *EMULATOR) == 130
+    out, err = capsys.readouterr()
+    assert (out, err.strip()) == ("", "error: interrupted")
+
+
+def _interrupted_at(name, kind):
+    emulated = Benchmark._emulated
+
+    def stopped(self, plan, case, variant):
+        if variant.name == name:
+            raise kind
+        return emulated(self, plan, case, variant)
+
+    return stopped
 
 
 def test_an_interrupt_inside_a_finalizer_is_not_lost(tmp_path):

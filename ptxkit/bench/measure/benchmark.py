@@ -489,18 +489,28 @@ class Benchmark:
             f"not done within {self.timeout_s:g} s, the limit of --timeout; {self.device.name} is still executing it, so "
             "this process ends"
         )
-        known = {row.name: row for row in (*(self._session.rows if self._session else ()), *self._rows)}
-        finished = {
-            n: r for n, r in known.items() if r.cold or r.counted or r.skipped or r.error or r.verified is not None
-        }
-        rows = [
-            Row(variant.name).failed(TimeLimitError(message))
-            if variant.name == name
-            else finished.get(variant.name) or Row(variant.name, skipped=f"not run: {name} did not end")
-            for variant in self._variants(plan)
-        ]
+        failed = Row(name).failed(TimeLimitError(message))
+        known = {**self._complete(), name: failed}
+        self.stuck(self._so_far(plan, workload, known, f"not run: {name} did not end"))
+
+    def until_interrupted(self) -> Results | None:
+        """The results of an interrupted run, with the complete variants of the case that it was in; None without any."""
+        known = self._complete()
+        if self._case is None or not any(row.verified is not None or row.error for row in known.values()):
+            return None
+        plan, workload = self._case
+        return self._so_far(plan, workload, known, "not run: interrupted")
+
+    def _complete(self) -> dict[str, Row]:
+        """The rows of the current case that say more than a name: verified, timed, counted, skipped or failed."""
+        rows = (*(self._session.rows if self._session else ()), *self._rows)
+        return {r.name: r for r in rows if r.cold or r.counted or r.skipped or r.error or r.verified is not None}
+
+    def _so_far(self, plan: Plan, workload: Workload, known: Mapping[str, Row], otherwise: str) -> Results:
+        """The results so far and the current case, in which variants without a row are skipped for the reason ``otherwise``."""
+        rows = [known.get(v.name) or Row(v.name, skipped=otherwise) for v in self._variants(plan)]
         case = case_result(workload, rows, self.device, self._seed(plan))
-        self.stuck(replace(self._results, cases=(*self._results.cases, case), partial=True))
+        return replace(self._results, cases=(*self._results.cases, case), partial=True)
 
 
 def case_result(

@@ -88,6 +88,10 @@ class Run:
         """
         return self.benchmark.run([self.plan], say)
 
+    def until_interrupted(self) -> Results | None:
+        """The results of an interrupted :meth:`run`, in which variants that were not complete are skipped; None without any."""
+        return self.benchmark.until_interrupted()
+
     def choice(self) -> Choice | None:
         """What :func:`~ptxkit.workload.choice.choose` takes; None if variants were named, or none or one can run.
 
