@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.machinery
 import keyword
 import re
@@ -146,8 +147,9 @@ def command(
             directory / f"{name}.cu": KERNEL.format(name=name),
             directory / f"{name}.py": DESCRIPTION.format(name=name, title=title, naming=naming),
         }
-    write_pair(files)
     where = directory / f"{name}.py"
+    refuse_hidden(title, files[where], name)
+    write_pair(files)
     shown = where if where.is_absolute() else f"./{where}"
     for note in notes:
         click.echo(note, err=True)
@@ -198,6 +200,15 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} is a keyword; choose another name, such as my_{name}")
     if name in sys.stdlib_module_names or name in PEERS or _is_installed(name):
         raise UsageError(f"{name}.py would hide the Python module {name}; choose another name, such as my_{name}")
+
+
+def refuse_hidden(title: str, description: str, name: str) -> None:
+    """Raise UsageError if the class of a description has the name of something that the description imports."""
+    imports = (node for node in ast.walk(ast.parse(description)) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    if title in {alias.asname or alias.name for node in imports for alias in node.names}:
+        raise UsageError(
+            f"the class {title} would hide the {title} that {name}.py imports; choose another name, such as my_{name}"
+        )
 
 
 def _is_installed(name: str) -> bool:

@@ -24,8 +24,11 @@ COLUMN_NAMES = ("bias", "weight", "gamma", "beta")
 SCALAR_NAMES = {"alpha": 0.5, "scale": 0.5, "zero_point": 3.0, "eps": 1e-6}
 """Names that are scalars unless an option says otherwise, with the default of the description's option."""
 RESERVED = frozenset(
-    "out n rows cols dtype seed p threshold keep_scale rng self np torch ptxkit source name tolerance".split()
+    """
+    out n rows cols dtype seed p threshold keep_scale rng self np torch ptxkit source name tolerance activation random_words int
+    """.split()
 )
+"""Names that the methods of a generated description use: an input is a parameter of some of these, and would hide them."""
 OPERATORS = frozenset(("if", "else", "and", "or", "not", "in", "is"))
 """Keywords that an expression of Python may have."""
 MOST_OPERATIONS = 200
@@ -256,7 +259,7 @@ class _Reader:
         if name in FUNCTIONS or name in RESERVED or keyword.iskeyword(name):
             raise self._error(node, "cannot name an input; choose another name")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name:
-            raise self._error(node, "cannot name an input; use letters, digits and _")
+            raise self._error(node, "cannot name an input; use letters, digits and single _, first a letter")
         kind = self._kinds.get(name, Kind.ELEMENT)
         self.expression.inputs.setdefault(name, kind)
         return self._add(Value("input", (), kind, name))

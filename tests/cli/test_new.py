@@ -60,6 +60,14 @@ def test_a_name_that_would_hide_a_module_is_refused(name, tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("name", "options"), [("launch", ()), ("work", ("--expression", "x + 1"))])
+def test_a_name_whose_class_would_hide_an_import_is_refused(name, options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", name, *options) == 2
+    assert f"would hide the {name.capitalize()} that {name}.py imports" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("existing", ["mine.py", "mine.cu"])
 def test_nothing_is_overwritten(existing, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

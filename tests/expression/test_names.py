@@ -12,7 +12,8 @@ from ptxkit.errors import UsageError
 from ptxkit.expression.files import generate
 from ptxkit.expression.kernels import source_of, write_source
 from ptxkit.expression.names import CLASS_WORDS, CPP_WORDS, cpp_names, identifiers
-from ptxkit.expression.syntax import RESERVED, parse
+from ptxkit.expression.operations import DROPOUT, OPERATIONS, REDUCTIONS
+from ptxkit.expression.syntax import FUNCTIONS, RESERVED, parse
 from ptxkit.workload.workload import Workload
 
 OWN = frozenset({"first", "Row", "to_f32", "Row_", "k"})
@@ -56,6 +57,22 @@ def test_no_number_has_a_name_that_the_class_uses():
         arguments = {node.arg for part in outside for node in ast.walk(part) if isinstance(node, ast.arg)}
         for name in used - arguments - RESERVED - {"alpha"}:
             assert name in CLASS_WORDS or hasattr(Workload, name), name
+
+
+def test_no_input_has_a_name_that_the_methods_use_for_something_else():
+    """The inputs are parameters of reference() and torch(), where they would hide a function of the same name."""
+    unary = [name for name in FUNCTIONS if OPERATIONS.get(name) and OPERATIONS[name].operands == 1]
+    sums = " + ".join(f"{name}(first)" for name in (*unary, *REDUCTIONS, DROPOUT))
+    text = generate(
+        f"{sums} + where(first > 0, first, max(first, 1))", "mine", "Mine", "", (), (), (), ("first=0.5:1.5",), print
+    )["mine.py"]
+    (body,) = [node.body for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    methods = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    for method in (methods["reference"], methods["torch"]):
+        names = [node for node in ast.walk(method) if isinstance(node, ast.Name)]
+        own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        own |= {node.arg for node in ast.walk(method) if isinstance(node, ast.arg)}
+        assert {node.id for node in names} - own <= RESERVED | set(FUNCTIONS)
 
 
 def _outside_functions(node):
