@@ -172,10 +172,12 @@ def test_persistent_ctas_have_no_clusters():
 
 
 def test_parts_are_added_in_several_rounds():
-    """A warp of attention_combine adds 8 of 70 parts at a time; the largest scores come last."""
+    """A warp of attention_combine adds 8 of 70 parts at a time. Scores grow slowly from the first key to the last, so that the
+    parts of both rounds contribute, and the maximum of the second one is larger."""
     workload = Attention(batch=1, heads=1, q=1, k=70 * 16, d=64)
     inputs = workload.inputs(np.random.default_rng(1))
-    inputs["key"] = (inputs["key"] * np.linspace(0.2, 6, workload.k)[:, None, None]).astype(inputs["key"].dtype)
+    growing = np.linspace(0, 1, workload.k)[:, None, None] * inputs["query"].astype(np.float32)
+    inputs["key"] = (0.3 * inputs["key"].astype(np.float32) + growing).astype(inputs["key"].dtype)
     tile = {**SMALL, "KEY_WARPS": 1, "CTAS_PER_SM": 1}
     assert decode.parts_of(workload, Tile(tile)).parts == 70
     result = execute.run(execute.Case(workload, EmulatedDevice(), inputs=inputs), workload.variant("step8_decode"), None, tile)
