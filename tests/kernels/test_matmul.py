@@ -188,6 +188,14 @@ def test_an_epilogue_that_reads_has_registers_left():
         workload.variant("step8_tma_store").select_tile(workload, Target.parse("sm_90a"), {"BM": 256, "BN": 192})
 
 
+def test_threads_share_the_copies_of_the_smaller_operand_unless_tma_copies():
+    workload = MatmulMma(m=64, n=256, k=64)
+    tile = {"BM": 64, "BN": 256, "BK": 32, "WM": 32, "WN": 32}  # 16 warps
+    with pytest.raises(UsageError, match="512 threads cannot share 256 copies of 16 bytes"):
+        workload.variant("step5_coalesced").select_tile(workload, Target.parse("sm_90a"), tile)
+    workload.variant("step6_tma").select_tile(workload, Target.parse("sm_90a"), tile)
+
+
 @pytest.mark.parametrize("name", ["n", "k"])
 def test_rows_are_multiples_of_16_bytes(name):
     with pytest.raises(UsageError, match=f"{name} must be a multiple of 8"):

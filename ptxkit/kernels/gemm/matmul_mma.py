@@ -52,8 +52,8 @@ def shared_bytes(t: Tile, *, coalesced: bool = False, barriers: bool = False) ->
     return int(t.STAGES * (t.BM + t.BN) * t.BK * 2 + boxes + (16 * t.STAGES if barriers else 0))
 
 
-def usable(w: MatmulMma, t: Tile) -> bool | str:
-    """The constraint of steps 5 and 6."""
+def usable_tma(w: MatmulMma, t: Tile) -> bool | str:
+    """The constraint of step 6."""
     if t.BM % t.WM or t.BN % t.WN:
         return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
     if not 4 <= warps(t) <= 16:
@@ -64,6 +64,14 @@ def usable(w: MatmulMma, t: Tile) -> bool | str:
     if (needed := shared_bytes(t, coalesced=True, barriers=True)) > most:
         return f"needs {needed} bytes of shared memory, more than {most}"
     return True
+
+
+def usable(w: MatmulMma, t: Tile) -> bool | str:
+    """The constraint of step 5, whose threads each copy as many 16-byte pieces of a stage."""
+    pieces = min(t.BM, t.BN) * t.BK // 8
+    if pieces % (32 * warps(t)):
+        return f"{32 * warps(t)} threads cannot share {pieces} copies of 16 bytes"
+    return usable_tma(w, t)
 
 
 def preferred(w: MatmulMma) -> Iterator[Mapping[str, Any]]:
@@ -149,7 +157,7 @@ class MatmulMma(Matmul):
         """The sums are stored through shared memory, 16 bytes per thread."""
         return self.pipelined(t, coalesced=True)
 
-    @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred_tma, blocks=("BM", "BN"))
+    @variant(requires=("sm_90",), tile=TILE, constraint=usable_tma, prefer=preferred_tma, blocks=("BM", "BN"))
     def step6_tma(self, t: Tile) -> list[Launch]:
         """TMA fills the ring; mbarriers instead of CTA barriers, so that warps may be stages apart; persistent CTAs."""
         return self.persistent(t)
