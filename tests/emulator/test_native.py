@@ -297,6 +297,29 @@ def test_results_and_counts_are_those_of_numpy(name, machine_code, monkeypatch):
     assert len(machine_code) == count
 
 
+OUT_OF_TURN = """
+extern "C" __global__ void polls(const unsigned* flag, int* count) {
+    if (threadIdx.x < 4) {
+        unsigned found;
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(flag + threadIdx.x) : "memory");
+        if (found > threadIdx.x) atomicAdd(count, found);
+    }
+    asm volatile("barrier.sync 1, 64;" ::: "memory");
+    count[1 + threadIdx.x] = 7;
+}
+"""
+
+
+def test_lanes_that_the_order_does_not_select_are_executed_once(machine_code, monkeypatch):
+    """Four lanes have yielded with their load, and the others are at a barrier, about which machine code does not decide."""
+    monkeypatch.setattr(engine_wave, "PATIENCE", 0)
+    count = np.zeros(65, np.int32)
+    make = lambda: [np.full(4, 5, np.uint32), count]  # noqa: E731
+    (_, found), _, _ = measured(OUT_OF_TURN, "polls", make, 1, 64)
+    assert np.frombuffer(found, np.int32).tolist() == [20] + [7] * 64
+    assert machine_code, "no machine code was executed"
+
+
 def atomic_kernels():
     """A kernel for each operation: with and without a result, on global, shared and generic addresses, in four patterns."""
     kinds = {"add": "u32 s32 u64 f32 f64", "min": "u32 s32 u64 s64", "max": "u32 s32 u64 s64", "inc": "u32", "dec": "u32",

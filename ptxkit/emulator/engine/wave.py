@@ -158,11 +158,13 @@ class Wave(WaveCalls, WaveValues):
         idle = streak = steady = taken = 0
         version = changes = -1
         while True:
+            in_turn = progress.fair
             if len(ready) == 1:
                 key, group = ready.popitem()
             elif ready:
                 streak += 1
-                if progress.fair or streak > PATIENCE:
+                if in_turn or streak > PATIENCE:
+                    in_turn = True
                     streak = 0
                     key = next(iter(ready))
                 else:
@@ -186,7 +188,7 @@ class Wave(WaveCalls, WaveValues):
             if taken == NATIVE_AFTER:
                 self.native = NativeWave.of(self, launch.code.native)
             native = self.native if progress.timed is None else None
-            done = 0 if native is None else native.step(group, blocks[key[1]], progress.fair)
+            done = 0 if native is None else native.step(group, blocks[key[1]], in_turn)
             streak += done
             if not done:
                 step(group, blocks[key[1]])

@@ -100,7 +100,8 @@ class NativeWave:
         """Execute ``block`` and what follows by machine code, if there is any; returns the number of blocks, 0 for none.
 
         Args:
-            alone: the scheduler executes the groups in turn, not the one at the lowest block first.
+            alone: the scheduler has selected the group in turn, not as the one that its order puts first, so that no other one
+                takes part: machine code would execute that first, and perhaps nothing of this one.
         """
         index = block.index
         function = self.program.functions.get(block.function.entry)
