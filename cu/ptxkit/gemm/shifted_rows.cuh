@@ -17,10 +17,10 @@ namespace ptxkit {
 constexpr int SHIFTED_ROWS = 16;   // that a warp stores at a time
 constexpr int SHIFTED_VECTOR = 8;  // elements of 16 bits in a vector
 
-// Bytes of a row of WIDTH elements in shared memory. If WIDTH is a multiple of 16, eight neighbouring rows begin in different
-// banks, because the words of these bytes are 4 times an odd number.
+// Bytes of a row of WIDTH elements in shared memory, an odd number of vectors, so that eight neighbouring rows begin in different
+// banks.
 template <int WIDTH>
-constexpr int shifted_pitch = 2 * (WIDTH + SHIFTED_VECTOR);
+constexpr int shifted_pitch = 2 * SHIFTED_VECTOR * (WIDTH / SHIFTED_VECTOR + 1 + WIDTH / SHIFTED_VECTOR % 2);
 
 // Bytes of shared memory of a warp.
 template <int WIDTH>

@@ -255,8 +255,6 @@ def copied_usable(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of step 12."""
     if unaligned.stores_by_tma(w):
         return usable(w, t)
-    if t.BN % 32:
-        return f"the rows of {t.BN} columns are no whole pairs of vectors for each half"
     return usable(w, but(t, BOXES=1)) if unaligned.pieces(w, t) else "shared memory has no place for pieces of rows of c"
 
 

@@ -24,7 +24,6 @@ BK = 64  # elements of k in a tile
 SIZE = 2  # bytes of an element
 ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
 LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
-MOST_SHIFTED_SUMS = 160  # of a thread of consumers that alternate, which stores shifted rows without spills
 MOST_SUMS = 128  # of a thread
 SHIFTED_ROWS = 16  # of c that a warp stores at a time
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
@@ -103,18 +102,19 @@ def stores_by_tma(w: Matmul) -> bool:
 
 def shifted_bytes(width: int) -> int:
     """Shared memory of a warp for rows of ``width`` columns of c that begin anywhere: ``shifted_bytes`` of shifted_rows.cuh."""
-    return SHIFTED_ROWS * (SIZE * width + ALIGNMENT)
+    vectors = SIZE * width // ALIGNMENT
+    return SHIFTED_ROWS * ALIGNMENT * (vectors + 1 + vectors % 2)
 
 
 def pieces(w: Matmul, t: Mapping[str, int]) -> int:
     """The pieces of a row of c that a warp stores one after the other, the fewest that fit into shared memory; 0 without room.
 
-    Each has a multiple of 16 columns, with which rows begin in different banks (cu/ptxkit/gemm/shifted_rows.cuh).
+    Each has a multiple of 8 columns, whole vectors (cu/ptxkit/gemm/shifted_rows.cuh).
     """
     ring = t["STAGES"] * ((t["BM"] + t["BN"]) * BK * SIZE + 16)
     of_warp = (w.device.target.limits.shared_bytes_per_cta - ring) // (4 * t["CONSUMERS"])
-    for count in range(1, t["BN"] // 16 + 1):
-        if t["BN"] % (16 * count) == 0 and shifted_bytes(t["BN"] // count) <= of_warp:
+    for count in range(1, t["BN"] // 8 + 1):
+        if t["BN"] % (8 * count) == 0 and shifted_bytes(t["BN"] // count) <= of_warp:
             return count
     return 0
 
@@ -154,9 +154,10 @@ def shared_bytes(t: Tile) -> int:
 
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:
     """The tiles of step 12: those of step 8 with memory for rows of c that TMA cannot store."""
-    by_tma, alternating = stores_by_tma(w), wgmma_tiles.alternating_candidates(w, simple=simple(w))
-    yield from (t for t in wgmma_tiles.candidates(w) if by_tma or pieces(w, t))
-    yield from (t for t in alternating if by_tma or (t["BM"] * t["BN"] <= 128 * MOST_SHIFTED_SUMS and pieces(w, t)))
+    by_tma = stores_by_tma(w)
+    for t in (*wgmma_tiles.candidates(w), *wgmma_tiles.alternating_candidates(w, simple=simple(w))):
+        if by_tma or pieces(w, t):
+            yield t
 
 
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
