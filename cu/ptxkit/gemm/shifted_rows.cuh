@@ -40,64 +40,52 @@ constexpr bool shifts_rows<const Out> = shifts_rows<Out>;
 
 // Stores the first `lines` rows of `width` elements, at most WIDTH, that a warp has in `staged`. `corner`: the first element in
 // memory, of which `head` elements precede a multiple of 16 bytes; those of each following row are `pitch` elements further.
+//
+// Eight lanes store a row, so that a lane has one distance of shifting and one address for several vectors. Of a row that begins
+// between multiples of 16 bytes, they store 128 bytes from a multiple of 32 on at a time, whole sectors.
 template <int WIDTH, class T>
 __device__ __forceinline__ void store_staged_vectors(const unsigned char* staged, T* corner, unsigned pitch, unsigned head,
                                                      unsigned lines, unsigned width) {
     constexpr int VECTOR = SHIFTED_VECTOR, GROUPS = WIDTH / VECTOR, PITCH = shifted_pitch<WIDTH>;
-    constexpr int VECTORS = SHIFTED_ROWS * GROUPS, TIMES = (VECTORS - 1) / 32 + 1, MOST = 5;  // MOST: loads in flight
-    constexpr int BATCHES = (TIMES - 1) / MOST + 1, BATCH = (TIMES - 1) / BATCHES + 1;
-    const unsigned lane = laneid();
-    auto head_of = [&](unsigned line) { return (head - line * pitch) % VECTOR; };
-    {  // vector number i: of row i / GROUPS, beginning `head` elements after vector i % GROUPS of shared memory
-#pragma unroll 1
-        for (int batch = 0; batch < BATCHES; batch++) {
-            uint4 low[BATCH], high[BATCH];
-            auto number = [&](int i) {
-                const unsigned found = 32 * (BATCH * batch + i) + lane;
-                return 32 * BATCH * BATCHES > VECTORS ? min(found, VECTORS - 1u) : found;
-            };
+    constexpr int LANES = 8, LINES = 32 / LANES, TIMES = (GROUPS - 1) / LANES + 1;
+    constexpr int TOGETHER = TIMES > 3 ? 1 : TIMES > 1 ? 2 : 4;  // rows of a lane whose loads are in flight at the same time
+    const unsigned member = laneid() % LANES;
+    const bool shifts = (head | pitch) % VECTOR;  // whether any row does
+    unsigned line = laneid() / LANES;
+    head = (head - line * pitch) % VECTOR;
+    const unsigned char* from = staged + line * PITCH;
+    T* to = corner + static_cast<size_t>(line) * pitch;
+#pragma unroll TOGETHER
+    for (int i = 0; i < SHIFTED_ROWS / LINES; i++) {
+        const unsigned vectors = width > head ? (width - head) / VECTOR : 0;  // that are stored, from element `head` on
+        // Elements before and after these. Together they are at most 8 if the width is a multiple of 8.
+        const T* const elements = reinterpret_cast<const T*>(from);
+        const unsigned first = member < head ? member : member + VECTOR * vectors, second = member + VECTOR * vectors + VECTOR;
+        const bool one = line < lines && member + VECTOR * vectors < width, another = line < lines && second < width;
+        const T element = elements[min(first, WIDTH - 1u)];
+        // The first vector may be the second one of a sector. Without a head there may be GROUPS vectors, and no lane for one more.
+        const unsigned late = head > 0 ? reinterpret_cast<unsigned long long>(to + head) / sizeof(uint4) % 2 : 0;
+        uint4* const place = reinterpret_cast<uint4*>(to + head) + member - late;
+        uint4 low[TIMES], high[TIMES];
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                const unsigned line = number(i) / GROUPS, vector = number(i) % GROUPS;
-                const uint4* const from = reinterpret_cast<const uint4*>(staged + line * PITCH);
-                low[i] = from[vector];
-                high[i] = from[min(vector + 1, GROUPS - 1u)];  // that after the last one is not needed
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                const unsigned line = number(i) / GROUPS, first = VECTOR * (number(i) % GROUPS) + head_of(line);
-                const uint4 found = shifted<sizeof(T)>(low[i], high[i], sizeof(T) * head_of(line));
-                T* const to = corner + static_cast<size_t>(line) * pitch + first;
-                if (line < lines && first + VECTOR <= width) *reinterpret_cast<uint4*>(to) = found;
-            }
-        }
-    }
-    // Elements before the first and after the last vector. Together they are at most 8 if the width is a multiple of 8.
-    constexpr int AT_ONCE = 32 / VECTOR, TURNS = SHIFTED_ROWS / AT_ONCE;
-#pragma unroll 1
-    for (unsigned element = lane % VECTOR; element < (width % VECTOR ? 2 * VECTOR : VECTOR); element += VECTOR) {
-        T found[TURNS];
-        struct Place {
-            unsigned line, column;
-            bool exists;
-        };
-        auto place = [&](int i) -> Place {
-            const unsigned line = lane / VECTOR + AT_ONCE * i, before = head_of(line);
-            const unsigned by_vectors = width > before ? (width - before) / VECTOR * VECTOR : 0;
-            return {line, min(element < before ? element : element + by_vectors, WIDTH - 1u),
-                    line < lines && element + by_vectors < width};
-        };
-#pragma unroll
-        for (int i = 0; i < TURNS; i++) {
-            const Place at = place(i);
-            found[i] = reinterpret_cast<const T*>(staged + at.line * PITCH)[at.column];
+        for (int j = 0; j < TIMES; j++) {
+            const unsigned vector = j == 0 && member < late ? 0 : min(member + LANES * j - late, GROUPS - 1u);
+            low[j] = reinterpret_cast<const uint4*>(from)[vector];
+            high[j] = low[j];
+            if (shifts) high[j] = reinterpret_cast<const uint4*>(from)[min(vector + 1, GROUPS - 1u)];
         }
 #pragma unroll
-        for (int i = 0; i < TURNS; i++) {
-            const Place at = place(i);
-            T* const to = corner + static_cast<size_t>(at.line) * pitch + at.column;
-            if (at.exists) *to = found[i];
+        for (int j = 0; j < TIMES; j++) {
+            const uint4 found = shifted<sizeof(T)>(low[j], high[j], sizeof(T) * head);
+            if (line < lines && member + LANES * j - late < vectors) place[LANES * j] = found;
         }
+        T* const single = to + first;
+        if (one) *single = element;
+        if (width % VECTOR && another) to[second] = elements[second];
+        line += LINES;
+        from += LINES * PITCH;
+        to += LINES * static_cast<size_t>(pitch);
+        head = (head - LINES * pitch) % VECTOR;
     }
 }
 
