@@ -47,6 +47,25 @@ def test_consumers_that_alternate_store_rows_that_begin_anywhere(few_ctas):
     check(strict(racecheck="warps"), BY_COPIES, 200, 61, 75, tile)
 
 
+ALTERNATING = {"BM": 128, "CONSUMERS": 2, "REGISTERS": 240, "STAGES": 5, "PING_PONG": 1}
+ONE_CONSUMER = {"BM": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 6}
+
+
+@pytest.mark.parametrize(
+    ("tile", "sizes", "options"),
+    [
+        pytest.param({**ALTERNATING, "BN": 176}, (66, 181, 24), {}, id="two pieces of an odd number of vectors"),
+        pytest.param({**ONE_CONSUMER, "BN": 112}, (70, 117, 24), {}, id="lanes without a vector"),
+        pytest.param({**ONE_CONSUMER, "BN": 64}, (19, 61, 9), {}, id="elements after vectors"),
+        pytest.param({**ONE_CONSUMER, "BN": 64}, (19, 7, 9), {}, id="no vector in most rows"),
+        pytest.param({**ONE_CONSUMER, "BN": 64}, (70, 61, 16), {"ldc": 72}, id="rows that begin at vectors"),
+        pytest.param({**ONE_CONSUMER, "BN": 64}, (70, 64, 16), {"ldc": 70}, id="an even pitch"),
+    ],
+)
+def test_rows_that_begin_anywhere_in_tiles_of_any_width(tile, sizes, options):
+    check(strict(racecheck="warps", initcheck=True), BY_COPIES, *sizes, tile, **options)
+
+
 @pytest.mark.parametrize("sizes", [(65, 72, 77), (72, 65, 80)], ids=["a and b unaligned", "c unaligned"])
 def test_tma_reads_the_operands_that_it_can(sizes):
     """And a tile has two consumers with registers of the producer."""
@@ -100,3 +119,10 @@ def test_wgmma_is_asynchronous_and_nothing_spills(layout):
     (step,) = build(workload, workload.variant(BY_THREADS), SM_90A).steps
     assert_sass(step.image, has=["HGMMA", "LDG.E.128", "STS.128"], spills=0)
     assert "serialized" not in step.image.log
+
+
+def test_the_sums_of_the_largest_tile_that_stores_rows_that_begin_anywhere_do_not_spill():
+    tile = {**ALTERNATING, "BN": 192}
+    workload = MatmulWgmma(m=3001, n=3001, k=3000)
+    (step,) = build(workload, workload.variant(BY_COPIES), SM_90A, tile=tile).steps
+    assert_sass(step.image, spills=0)
