@@ -93,7 +93,8 @@ def test_stores_that_wgmma_may_not_see_are_found(monkeypatch):
     ("sizes", "step"),
     [
         ((3001, 3001, 3001), BY_COPIES),
-        ((1, 359, 188), "step16_direct"),
+        ((1, 359, 188), "step19_short_k"),
+        ((8, 2001, 2001), "step16_direct"),
         ((32, 4099, 4099), "step18_row_classes"),
         ((4099, 32, 4099), "step18_row_classes"),
         ((3765, 65, 63), "step19_short_k"),
