@@ -35,7 +35,7 @@ from typing import Any
 
 import choice_files
 import numpy as np
-from fit_products import summary
+from fit_products import stored_as_now, summary
 from tabulate import tabulate
 
 from ptxkit.bench.shapes.grid import SIDES, TOKENS, VECTOR, grid, layers
@@ -133,7 +133,11 @@ def read(path: Path) -> tuple[dict[str, Any], list[Case]]:
     head, values = choice_files.read(path)
     facts, kernels = facts_of(find_gpu(head["gpu"])), {group.kernel for group in GROUPS}
     made = (registry.get(v["kernel"])(**v["sizes"], **v["options"]) if v["kernel"] in kernels else None for v in values)
-    cases = [case_of(w.on(facts), v["rows"]) for w, v in zip(made, values, strict=True) if w is not None]
+    cases = []
+    for w, value in zip(made, values, strict=True):
+        if w is not None:
+            rows = [row for row in value["rows"] if stored_as_now(head, w, row.get("variant", ""))]
+            cases.append(case_of(w.on(facts), rows))
     return head, [case for case in cases if case.us]
 
 

@@ -11,7 +11,8 @@ with times of them on.
 
 The first line of a file has ``stores``: "vectors" since step 15 stores vectors of elements, "fours" since matmul_fused stores
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
-Those without ``"shifted": true`` are of steps 12, 13, 15 and 17 before they stored rows of c that begin anywhere by vectors.
+Those without ``shifted`` are of steps 12, 13, 15 and 17 before they stored rows of c that begin anywhere by vectors, and those
+without ``"shifted": "several"`` of step 12 before it had several vectors in flight; such times are left out.
 
 Minimized is the sum of
 
@@ -166,10 +167,13 @@ def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, Strea
     return (shares, stream_k.stream_work(w, t)) if variant == "step13_stream_k" else None
 
 
-def stores_shifted(w: Any, variant: str) -> bool:
-    """Whether a variant stores rows of c that begin anywhere by shifted vectors."""
-    changed = ("step12_aligned_copy", "step13_stream_k", "step15_multicast", "step17_shifted")
-    return w.name == "matmul_wgmma" and variant in changed and not unaligned.stores_by_tma(w)
+def stored_as_now(head: Mapping[str, Any], w: Any, variant: str) -> bool:
+    """Whether a variant stored rows of c that begin anywhere as it does now when a file was written."""
+    if w.name != "matmul_wgmma" or unaligned.stores_by_tma(w):
+        return True
+    if variant == "step12_aligned_copy":
+        return head.get("shifted") == "several"
+    return bool(head.get("shifted")) or variant not in ("step13_stream_k", "step15_multicast", "step17_shifted")
 
 
 def as_stored(
@@ -207,7 +211,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
             made = work_of(w, row["variant"], row["tile"])
             made = made and as_stored(*made, w, row["tile"], head.get("stores"))
             beside = copied_us(w, row.get("variant", ""))
-            if made and (head.get("shifted") or not stores_shifted(w, row["variant"])):
+            if made and stored_as_now(head, w, row["variant"]):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"
                 found.append(Row(case, *made, us, beside, row["variant"], row["tile"]))
     return head, found
