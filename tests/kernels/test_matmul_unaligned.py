@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 from ptxkit_exact_products import check_exactly, leave_out_proxy_fences, strict
 
 from ptxkit.errors import MemoryFault, UsageError
+from ptxkit.kernels.gemm import unaligned
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload.build import build
 from ptxkit.workload.choice import choose
 
 BY_THREADS, BY_COPIES = "step11_unaligned", "step12_aligned_copy"
 SM_90A = Target.parse("sm_90a")
+H200 = reference_facts("sm_90a")
 SMALL = {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 3}
 LAYOUTS = ("tn", "nn", "nt", "tt")
 
@@ -127,3 +130,10 @@ def test_the_sums_of_the_largest_tile_that_stores_rows_that_begin_anywhere_do_no
     workload = MatmulWgmma(m=3001, n=3001, k=3000)
     (step,) = build(workload, workload.variant(BY_COPIES), SM_90A, tile=tile).steps
     assert_sass(step.image, spills=0)
+
+
+@pytest.mark.parametrize(("k", "most"), [(576, 1), (577, 2)])
+def test_consumers_that_alternate_store_rows_in_pieces_if_they_multiply_long_enough(k, most):
+    workload = MatmulWgmma(m=3001, n=3001, k=k).on(H200)
+    alternating = [t for t in unaligned.candidates(workload) if t.get("PING_PONG")]
+    assert max(unaligned.pieces(workload, t) for t in alternating) == most

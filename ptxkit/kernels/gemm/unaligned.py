@@ -24,6 +24,12 @@ BK = 64  # elements of k in a tile
 SIZE = 2  # bytes of an element
 ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
 LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
+STEPS_FOR_PIECES = 10
+"""Steps along k from which consumers that compute tiles in turn may store rows in pieces.
+
+Each piece has ends of its own, and with fewer steps one consumer stores longer than the other one multiplies. On an H100, tiles
+of 192 columns in two pieces were slower than those of 160 in one up to a k of 495, and faster from 670 on.
+"""
 MOST_SUMS = 128  # of a thread
 SHIFTED_ROWS = 16  # of c that a warp stores at a time
 ROWS_BYTES = 8 * 72 * 4  # of a consumer warp that stores sums
@@ -154,10 +160,10 @@ def shared_bytes(t: Tile) -> int:
 
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:
     """The tiles of step 12: those of step 8 with memory for rows of c that TMA cannot store."""
-    by_tma = stores_by_tma(w)
-    for t in (*wgmma_tiles.candidates(w), *wgmma_tiles.alternating_candidates(w, simple=simple(w))):
-        if by_tma or pieces(w, t):
-            yield t
+    by_tma, most = stores_by_tma(w), None if cdiv(w.k, BK) >= STEPS_FOR_PIECES else 1
+    yield from (t for t in wgmma_tiles.candidates(w) if by_tma or pieces(w, t))
+    alternating = wgmma_tiles.alternating_candidates(w, simple=simple(w))
+    yield from (t for t in alternating if by_tma or 0 < pieces(w, t) <= (most or t["BN"]))
 
 
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
