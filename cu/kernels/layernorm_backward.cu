@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_streamed(const T* 
 template <class T, class Tile, int SPLIT, int WIDE>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 layernorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
-                              T* dgamma, T* dbeta, int rows, int cols, int column_ctas, int blocks) {
+                              T* dgamma, T* dbeta, int rows, int cols, int column_ctas, int blocks, int groups, int dx_first) {
     backward_in_one_launch<true, T, Tile, SPLIT, WIDE>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols, column_ctas,
-                                                  blocks);
+                                                  blocks, groups, dx_first);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ template <class T, Activation A, class Tile, int SPLIT, int WIDE>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 layernorm_activation_backward_one_launch(const T* x, const T* dy, const T* gamma, const T* beta, const float* means,
                                          const float* rstds, T* dx, T* dgamma, T* dbeta, int rows, int cols,
-                                         int column_ctas, int blocks) {
+                                         int column_ctas, int blocks, int groups, int dx_first) {
     backward_in_one_launch<true, T, Tile, SPLIT, WIDE, A>(x, dy, gamma, means, rstds, dx, dgamma, dbeta, rows, cols,
-                                                    column_ctas, blocks, beta);
+                                                    column_ctas, blocks, groups, dx_first, beta);
 }

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_backward_streamed(const T* x,
 template <class T, class Tile, int SPLIT, int WIDE>
 __global__ void __launch_bounds__(Tile::THREADS, one_launch_ctas<T, Tile>)
 rmsnorm_backward_one_launch(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx,
-                            T* dgamma, int rows, int cols, int column_ctas, int blocks) {
+                            T* dgamma, int rows, int cols, int column_ctas, int blocks, int groups, int dx_first) {
     backward_in_one_launch<false, T, Tile, SPLIT, WIDE>(x, dy, gamma, nullptr, rstds, dx, dgamma, nullptr, rows, cols, column_ctas,
-                                                  blocks);
+                                                  blocks, groups, dx_first);
 }

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ptxkit import Tile
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.kernels.rows import backward_one_launch
 from ptxkit.kernels.rows.backward_one_launch import fitted
 from ptxkit.kernels.rows.layernorm import Layernorm, gelu_tanh
 from ptxkit.kernels.rows.layernorm_backward import LayernormBackward
@@ -341,6 +343,8 @@ ONE_LAUNCH = [  # rows, cols, dtype, tile
     (260, 3, "f32", {"THREADS": 128, "SPLIT": 8}),
     (150, 42, "f16", {"THREADS": 128, "SPLIT": 4}),  # two columns a lane of the sums
     (300, 36, "f32", {"THREADS": 256, "SPLIT": 8}),  # four
+    (12, 8456, "f16", {"THREADS": 256, "CLUSTER": 8}),  # three blocks of columns for five warps
+    (2, 16900, "f32", {"THREADS": 256, "VECTORS": 2, "CLUSTER": 16}),  # a thread has a vector of columns
 ]
 
 
@@ -350,15 +354,55 @@ def test_clusters_add_up_columns_and_hold_rows(device, rows, cols, dtype, tile):
     check(case_of(device, kernel, rows, cols, dtype), "one_launch", {"VECTORS": 1, "CLUSTER": 1, "SPLIT": 1, **tile})
 
 
+VECTOR_SUMS = [  # groups of warps, rows, cols, dtype, options, tile
+    (1, 5, 520, "f32", {}, {"THREADS": 128}),
+    (1, 1, 325, "bf16", {}, {"THREADS": 128, "SHIFTED": False}),
+    (3, 8, 1021, "f16", {}, {"THREADS": 128, "SHIFTED": True}),  # a warp is left, and a group has no rows
+    (2, 13, 2051, "f32", {}, {"THREADS": 128, "VECTORS": 3, "CLUSTER": 2}),
+    (5, 30, 2056, "f16", {}, {"THREADS": 256, "CLUSTER": 2}),
+    (2, 5, 264, "bf16", {"activation": "gelu"}, {"THREADS": 128}),
+]
+
+
+@pytest.mark.parametrize(("groups", "rows", "cols", "dtype", "options", "tile"), VECTOR_SUMS)
+def test_threads_add_up_vectors_of_columns(device, monkeypatch, groups, rows, cols, dtype, options, tile):
+    monkeypatch.setattr(backward_one_launch, "groups", lambda w, t: groups)
+    case = case_of(device, LayernormBackward if options else KERNELS[cols % 2], rows, cols, dtype, **options)
+    check(case, "one_launch", {"VECTORS": 1, "CLUSTER": 1, "SPLIT": 1, **tile})
+
+
+@pytest.mark.parametrize(("rows", "cols", "groups"), [
+    (2, 106232, 1),
+    (16, 106232, 2),
+    (64, 65536, 8),
+    (65, 106232, 0),
+    (2, 16384, 0),  # fewer warps than SMs
+    (2, 33792, 1),
+])
+def test_few_long_rows_are_added_up_by_vectors(rows, cols, groups):
+    workload = RmsnormBackward(rows=rows, cols=cols, dtype="f16").on(reference_facts("sm_90a"))
+    _, tile = backward_one_launch.ordered(workload)[0]
+    assert backward_one_launch.groups(workload, Tile(tile)) == groups
+
+
+@pytest.mark.parametrize(("rows", "one"), [(2, True), (16, True), (64, True), (300, False)])
+def test_few_rows_that_no_clusters_registers_hold_take_one_launch(rows, one):
+    """Two launches read them three times."""
+    workload = RmsnormBackward(rows=rows, cols=106232, dtype="f16").on(reference_facts("sm_90a"))
+    assert (workload.variant("one_launch").slower(workload) is None) is one
+
+
 def test_one_launch_with_an_activation_in_clusters(device):
     case = case_of(device, LayernormBackward, 40, 700, "bf16", activation="gelu")
     check(case, "one_launch", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1, "SPLIT": 2})
 
 
-def test_one_launch_has_no_races_and_reads_nothing_uninitialised():
+@pytest.mark.parametrize(("groups", "tile"), [(0, {"SPLIT": 2}), (3, {"SPLIT": 1})])
+def test_one_launch_has_no_races_and_reads_nothing_uninitialised(monkeypatch, groups, tile):
+    monkeypatch.setattr(backward_one_launch, "groups", lambda w, t: groups)
     settings = EmulatorSettings(racecheck=True, initcheck=True)
     case = case_of(EmulatedDevice(settings=settings), LayernormBackward, 40, 520, "bf16")
-    check(case, "one_launch", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1, "SPLIT": 2})
+    check(case, "one_launch", {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1, **tile})
 
 
 def test_one_launch_is_objected_to_where_two_are_predicted_to_be_faster():

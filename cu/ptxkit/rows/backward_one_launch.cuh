@@ -1,7 +1,8 @@
-// The gradients of a norm in one launch, without partial sums in device memory. The first clusters of the grid add up
-// dgamma and dbeta, 32 columns each, over all rows; the others compute dx, rows in registers. The two do not depend on each
-// other, because the statistics of the rows are given. Both read x and dy: one of them from device memory, the other one, later,
-// from L2. With rows that fit in L2 this takes less time than a second launch that adds up partial sums.
+// The gradients of a norm in one launch, without partial sums in device memory. Some clusters of the grid add up dgamma and dbeta
+// over all rows, 32 columns each or a vector of columns for each thread; the others compute dx, rows in registers. The two do not
+// depend on each other, because the statistics of the rows are given. Both read x and dy: one of them from device memory, the
+// other one, later, from L2. With rows that fit in L2 this takes less time than a second launch that adds up partial sums. The
+// launch determines which clusters come first in the grid.
 #pragma once
 #include "ptxkit/rows/backward_rows.cuh"
 
@@ -115,9 +116,9 @@ struct LaneSums {
 
 // Sums over rows of dy * n and of dy for `blocks` blocks of 32 columns, of which block number `block` is the first. A lane has WIDE
 // neighbouring columns, so that a warp reads WIDE rows of a block at a time; the warps of a block take such groups of rows in
-// turn. The number of columns is a multiple of WIDE, and `blocks` divides the number of warps. With SPLIT there is one block, whose rows
-// SPLIT CTAs share; the first one of them writes the sums. Of each lane, the sums are in f32, those of a warp too; those of warps
-// and CTAs are added in f64, in a fixed order.
+// turn. The number of columns is a multiple of WIDE. All blocks have the same number of warps, and up to blocks - 1 warps have none.
+// With SPLIT there is one block, whose rows SPLIT CTAs share; the first one of them writes the sums. Of each lane, the sums are in
+// f32, those of a warp too; those of warps and CTAs are added in f64, in a fixed order.
 template <bool CENTERED, class T, int THREADS, int SPLIT, int WIDE, Activation A>
 __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T* gamma, const T* beta,
                                                 const float* means, const float* rstds, T* dgamma, T* dbeta,
@@ -129,7 +130,7 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
     const unsigned warps = blockDim.x / 32 / blocks;  // of a block
     const unsigned first_column = (block + warp % blocks) * 32, c = first_column + lane % LANES * WIDE;
     LaneSums<CENTERED, T, WIDE, A> sums = {x, dy, means, rstds, rows, cols, c};
-    if (c < cols) {
+    if (c < cols && warp < warps * blocks) {
         if constexpr (A != NONE) {
 #pragma unroll
             for (int j = 0; j < WIDE; j++) sums.weight[j] = to_f32(gamma[c + j]), sums.shift[j] = to_f32(beta[c + j]);
@@ -165,6 +166,110 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
     if (warp >= blocks || column >= cols) return;
     dgamma[column] = Convert<T>::from_f32(sum.x);
     if (CENTERED) dbeta[column] = Convert<T>::from_f32(sum.y);
+}
+
+// The columns of a lane among 32 * WIDTH neighbouring ones: a vector or, in rows that begin between two vectors, every 32nd one.
+template <class T>
+struct WarpColumns {
+    static constexpr int WIDTH = vector_width<T>;
+    unsigned first, cols;
+    bool vectors;
+
+    __device__ __forceinline__ WarpColumns(unsigned start, unsigned cols, bool aligned)
+        : cols(cols), vectors(aligned && cols % WIDTH == 0) {
+        first = start + laneid() * (vectors ? WIDTH : 1);
+    }
+
+    // Loads them from a row; those past the last column are 0. Nothing is loaded of a row that does not exist.
+    __device__ __forceinline__ Vector<T, WIDTH> load(const T* matrix, unsigned row, bool exists = true) const {
+        const T* from = matrix + static_cast<size_t>(row) * cols + first;
+        const unsigned end = exists ? cols : 0;
+        Vector<T, WIDTH> vector;
+        if (vectors) {
+            vector.fill([](int) { return 0.0f; });
+            if (first < end) vector.template load<CACHE_KEEP>(from);
+        } else {
+            vector.fill([&](int j) { return first + 32 * j < end ? load_element(from + 32 * j) : 0.0f; });
+        }
+        return vector;
+    }
+
+    __device__ __forceinline__ void store(T* array, const float (&v)[WIDTH]) const {
+        if (vectors) {
+            Vector<T, WIDTH> vector;
+            vector.fill([&](int j) { return v[j]; });
+            if (first < cols) vector.template store<CACHE_KEEP>(array + first);
+        } else {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) {
+                if (first + 32 * j < cols) array[first + 32 * j] = Convert<T>::from_f32(v[j]);
+            }
+        }
+    }
+};
+
+// Rows of which a thread has its vectors of x and dy in flight; with 64 registers, those of two sums of each column leave no
+// room for four.
+template <bool CENTERED, class T, class Tile, Activation A>
+constexpr int vectors_in_flight =
+    A == NONE && (OneLaunchCtas<T, Tile>::registers > 64 || !CENTERED || sizeof(T) == 4) ? 4 : 2;
+
+// The same sums with a vector of columns for each thread. Each of `groups` groups of warps has the same columns and adds up, in
+// f32, ROWS rows at a time, and then those after the ROWS of each other group; the first group adds up the sums of all, in a fixed
+// order. With one group there is nothing to exchange. CTA number `cta` has the columns after those of the CTAs before it.
+template <bool CENTERED, class T, int THREADS, int ROWS, Activation A>
+__device__ __forceinline__ void sums_of_vectors(const T* x, const T* dy, const T* gamma, const T* beta, const float* means,
+                                                const float* rstds, T* dgamma, T* dbeta, unsigned rows, unsigned cols,
+                                                unsigned cta, unsigned groups) {
+    constexpr int WIDTH = vector_width<T>;
+    __shared__ float of_groups[THREADS / 32][WIDTH][32];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned of_group = blockDim.x / 32 / groups, group = warp / of_group;  // warps, of which some may be left
+    const unsigned start = (cta * of_group + warp % of_group) * 32 * WIDTH;
+    const WarpColumns<T> columns(start, cols, aligned16(x, dy, gamma, beta, dgamma, dbeta));
+    float first[WIDTH] = {}, second[WIDTH] = {};
+    Vector<T, WIDTH> weight, shift;
+    if constexpr (A != NONE) weight = columns.load(gamma, 0), shift = columns.load(beta, 0);
+#pragma unroll 1
+    for (unsigned r = group * ROWS; r < rows && group < groups; r += groups * ROWS) {
+        Vector<T, WIDTH> of_x[ROWS], of_dy[ROWS];
+        Statistics statistics[ROWS] = {};
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            const bool exists = r + k < rows;
+            of_x[k] = columns.load(x, r + k, exists), of_dy[k] = columns.load(dy, r + k, exists);
+            if (exists) statistics[k] = {mean_at<CENTERED>(means, r + k), rstds[r + k]};
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) {
+                const float n = normalized<CENTERED>(of_x[k][j], statistics[k].mean, statistics[k].rstd);
+                float given = of_dy[k][j];
+                if constexpr (A != NONE) given = before_activation<A>(given, n, weight[j], shift[j]);
+                first[j] = fmaf(given, n, first[j]);
+                if (CENTERED) second[j] += given;
+            }
+        }
+    }
+    auto add_groups = [&](float (&sums)[WIDTH]) {
+        if (group > 0) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) of_groups[warp][j][lane] = sums[j];
+        }
+        barrier_sync();
+        for (unsigned other = warp + of_group; group == 0 && other < groups * of_group; other += of_group) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) sums[j] += of_groups[other][j][lane];
+        }
+    };
+    if (groups > 1) {
+        add_groups(first);
+        if constexpr (CENTERED) barrier_sync(), add_groups(second);
+    }
+    if (group > 0) return;
+    columns.store(dgamma, first);
+    if constexpr (CENTERED) columns.store(dbeta, second);
 }
 
 // The layout of the row of this thread. `first_cta`: of the CTAs that compute dx.
@@ -209,24 +314,37 @@ __device__ __forceinline__ void gradient_of_row(const T* x, const T* dy, const T
 }
 
 // A cluster has Tile::CTAS CTAs if they hold a row, and SPLIT CTAs if they share columns; where both are above 1 they are
-// equal. The first `column_ctas` CTAs of the grid add up columns, SPLIT of them `blocks` blocks of 32.
+// equal. `column_ctas` CTAs add up columns: SPLIT of them `blocks` blocks of 32 or, with `groups`, one of them a vector for each
+// thread of a group of warps. They are the first ones of the grid or, with `dx_first`, the last ones.
 template <bool CENTERED, class T, class Tile, int SPLIT, int WIDE, Activation A = NONE>
 __device__ __forceinline__ void backward_in_one_launch(const T* x, const T* dy, const T* gamma, const float* means,
                                                        const float* rstds, T* dx, T* dgamma, T* dbeta, int rows,
-                                                       int cols, int column_ctas, int blocks, const T* beta = nullptr) {
+                                                       int cols, int column_ctas, int blocks, int groups, int dx_first,
+                                                       const T* beta = nullptr) {
     constexpr int cluster = SPLIT > Tile::CTAS ? SPLIT : Tile::CTAS;
     static_assert(Tile::CTAS == 1 || SPLIT == 1 || SPLIT == Tile::CTAS, "the clusters of a grid have one size");
-    if (PTXKIT_SM >= 90 && blockIdx.x >= column_ctas) {  // all rows, once
-        gradient_layout<T, Tile>(rows, cols, column_ctas, aligned16(x, dy, gamma, dx, beta)).request(x, dy);
+    const unsigned first_of_dx = dx_first ? 0 : column_ctas, first_of_sums = dx_first ? gridDim.x - column_ctas : 0;
+    const bool adds_up = blockIdx.x - first_of_sums < column_ctas;
+    if (PTXKIT_SM >= 90 && !adds_up) {  // all rows, once
+        const auto layout = gradient_layout<T, Tile>(rows, cols, first_of_dx, aligned16(x, dy, gamma, dx, beta));
+        layout.request(x, dy);
+        if (dx_first) layout.request_shared(gamma);
     }
     follow_previous_grid();
     if constexpr (cluster > 1) barrier_cluster_arrive_relaxed();
-    if (blockIdx.x < column_ctas) {
-        sums_of_columns<CENTERED, T, Tile::THREADS, SPLIT, WIDE, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows,
-                                                              cols, blockIdx.x / SPLIT * blocks, blocks);
+    if (adds_up) {
+        const unsigned cta = blockIdx.x - first_of_sums;
+        if (SPLIT == 1 && groups > 0) {
+            constexpr int ROWS = vectors_in_flight<CENTERED, T, Tile, A>;
+            sums_of_vectors<CENTERED, T, Tile::THREADS, ROWS, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows, cols, cta,
+                                                                 groups);
+        } else {
+            sums_of_columns<CENTERED, T, Tile::THREADS, SPLIT, WIDE, A>(x, dy, gamma, beta, means, rstds, dgamma, dbeta, rows,
+                                                                        cols, cta / SPLIT * blocks, blocks);
+        }
         if constexpr (cluster > 1 && SPLIT == 1) barrier_cluster_wait_acquire();
     } else {
-        gradient_of_row<CENTERED, T, Tile, A>(x, dy, gamma, beta, means, rstds, dx, rows, cols, column_ctas);
+        gradient_of_row<CENTERED, T, Tile, A>(x, dy, gamma, beta, means, rstds, dx, rows, cols, first_of_dx);
         if constexpr (cluster > 1 && Tile::CTAS == 1) barrier_cluster_wait_acquire();
     }
 }

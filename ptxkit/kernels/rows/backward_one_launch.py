@@ -1,7 +1,7 @@
 """The gradients of norms in one launch, whose x and dy stay in L2: cu/ptxkit/rows/backward_one_launch.cuh.
 
-Some CTAs compute dx, with rows in registers, and others the sums over rows, 32 columns each. The order of the tiles follows
-from a prediction of the time by named terms, :func:`predicted_us`.
+Some CTAs compute dx, with rows in registers, and others the sums over rows, 32 columns each or, of few rows, a vector of
+columns for each thread. The order of the tiles follows from a prediction of the time by named terms, :func:`predicted_us`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 COLUMNS = 32  # of a block, which warps of a CTA add up
 BESIDE = 48  # registers of a thread beside the two rows; SHIFTED_BESIDE: for addresses of rows that begin between vectors
 SHIFTED_BESIDE = 20
+FEW_ROWS = 64  # up to which a thread of the sums may have a vector of columns
+GROUP_ROWS = 8  # rows of such a thread: two times four in flight
 LEAST_REGISTERS = 64  # what a thread of the sums over rows needs
 
 TILE: Mapping[str, list[Any]] = {
     "THREADS": [512, 256, 1024, 128],  # threads of a CTA
-    "VECTORS": [1, 2, 3, 4, 5, 6, 8],  # 128-bit vectors of a row that a thread holds
-    "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
+    "VECTORS": [1, 2, 3, 4, 5, 6, 8, 10],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8, 16],  # CTAs of a cluster, which hold one row; 16 is not portable
     "SPLIT": [1, 2, 4, 8],  # CTAs of a cluster that share the rows of a sum
     "CACHE": [0, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: keep, input
     "SHIFTED": [False, True],  # as in ptxkit.kernels.rows.rows
@@ -69,6 +71,7 @@ class Coefficients:
 
 
 UNALIGNED = 1.6
+STREAMED_US = 0.09  # of each 1000 columns in two launches of rows that no cluster's registers hold, which are read three times
 SINGLE_COPY = {False: 2.0, True: 1.7}  # whether more than two CTAs hold a row -> ``second_copy`` of single columns of 16 bits
 
 
@@ -131,26 +134,49 @@ def usable(w: Any, t: Tile) -> bool | str:
     return True
 
 
+def groups(w: Any, t: Tile) -> int:
+    """Groups of warps of a CTA that share the rows of the sums, where a thread has a vector of columns; 0: blocks of columns.
+
+    It has one in few rows with so many columns that each SM has a warp nevertheless. Blocks of columns are read by more
+    warps, each of which reads less of a row at a time and has sums to exchange.
+    """
+    if t.SPLIT > 1 or w.rows > FEW_ROWS or cdiv(w.cols, WARP * width(w.dtype)) < w.device.sms:
+        return 0
+    count = cdiv(w.rows, GROUP_ROWS)
+    return count if count <= row.launched_lanes(w, t)[1] // WARP else 0
+
+
 def blocks(w: Any, t: Tile) -> int:
     """Blocks of columns of a CTA: several where fewer warps have all rows in flight, and no SM would be idle."""
-    warps, count = row.launched_lanes(w, t)[1] // WARP, 1
-    while (
-        t.SPLIT == 1
-        and warps % (2 * count) == 0
-        and w.rows <= warps // (2 * count) * rows_of_warp(w)
-        and cdiv(w.cols, COLUMNS * 2 * count) >= w.device.sms
-    ):
-        count *= 2
-    return count
+    if t.SPLIT > 1:
+        return 1
+    warps = row.launched_lanes(w, t)[1] // WARP
+    of_block = cdiv(w.rows, rows_of_warp(w))  # warps that have all rows in flight
+    return max(1, min(warps // of_block, cdiv(w.cols, COLUMNS * w.device.sms)))
+
+
+def columns_of_cta(w: Any, t: Tile) -> int:
+    """Columns that a CTA of the sums adds up, or those that SPLIT of them do."""
+    if count := groups(w, t):
+        return row.launched_lanes(w, t)[1] // WARP // count * WARP * width(w.dtype)
+    return COLUMNS * blocks(w, t)
 
 
 def grid(w: Any, t: Tile) -> tuple[int, int]:
     """CTAs that add up columns, and CTAs that compute dx, each in whole clusters."""
     of_row, _ = row.launched_lanes(w, t)
     cluster = max(t.CLUSTER, t.SPLIT)
-    of_sums = cdiv(w.cols, COLUMNS * blocks(w, t)) * t.SPLIT
+    of_sums = cdiv(w.cols, columns_of_cta(w, t)) * t.SPLIT
     of_dx = cdiv(w.rows, t.THREADS // of_row if of_row else 1) * t.CLUSTER
     return cdiv(of_sums, cluster) * cluster, cdiv(of_dx, cluster) * cluster
+
+
+def dx_first(w: Any, t: Tile) -> bool:
+    """Whether the CTAs that compute dx start before those of the sums, which take less time where there is nothing to exchange.
+
+    Clusters that start last wait until as many SMs have room at a time.
+    """
+    return groups(w, t) > 0
 
 
 @dataclass(frozen=True)
@@ -161,7 +187,8 @@ class Parts:
         of_sums, of_dx: CTAs, as :func:`grid`. per_device: CTAs that are resident at a time. sms: of the device.
         rows: that a lane of the sums adds up, times the square root of its columns.
         columns: of a thread of dx, times UNALIGNED where it applies.
-        block_warps: of a block of columns. warps: of a CTA. split, clustered: whether clusters share rows of a sum, or a row.
+        block_warps: whose sums are added, of a block or of the other groups. warps: of a CTA.
+        split, clustered: whether clusters share rows of a sum, or a row.
         moved: bytes of memory and L2.
     """
 
@@ -193,13 +220,18 @@ def parts(w: Any, t: Tile) -> Parts:
     _, threads = row.launched_lanes(w, t)
     resident = max(1, min(limits.registers // (registers(w, t) * threads), limits.threads // threads))
     of_sums, of_dx = grid(w, t)
-    block_warps, columns = threads // WARP // blocks(w, t), wide(w)
+    if count := groups(w, t):
+        block_warps, columns = count - 1, of_vector
+        rows = cdiv(w.rows, count)
+    else:
+        block_warps, columns = threads // WARP // blocks(w, t), wide(w)
+        rows = cdiv(w.rows, block_warps * t.SPLIT * columns)
     return Parts(
         of_sums=of_sums,
         of_dx=of_dx,
         per_device=resident * sms,
         sms=sms,
-        rows=cdiv(w.rows, block_warps * t.SPLIT * columns) * columns**0.5,
+        rows=rows * columns**0.5,
         columns=t.VECTORS * of_vector * (1 if row.is_aligned(w) else UNALIGNED),
         block_warps=block_warps,
         warps=threads // WARP,
@@ -233,21 +265,25 @@ def second_us(w: Any, c: Coefficients) -> float:
         factor = SINGLE_COPY[t.get("CLUSTER", 1) > 2]
     if row.lanes(w, t) < WARP:
         factor = c.second_short
-    return c.second_us + factor * moved / c.copy_gbs / 1e3
+    streamed = 0.0 if row.in_registers(w, t) else STREAMED_US * w.cols / 1e3
+    return c.second_us + streamed + factor * moved / c.copy_gbs / 1e3
 
 
 @cached_per_device
 def ordered(w: Any) -> tuple[tuple[float, Mapping[str, Any]], ...]:
-    """Predicted times of the usable tiles in microseconds, with the tiles, the shortest first."""
-    shifted = row.moves_shifted(w, 1)
+    """Predicted times of the usable tiles in microseconds, with the tiles, the shortest first.
+
+    Clusters that are not portable come last: they are for rows that no other cluster holds.
+    """
+    shifted, limits = row.moves_shifted(w, 1), w.device.target.limits
     names = ("THREADS", "VECTORS", "CLUSTER", "SPLIT")
     found = []
     for values in itertools.product(*(TILE[name] for name in names)):
         tile = {**dict(zip(names, values, strict=True)), "CACHE": 0, "SHIFTED": shifted}
         t = Tile(tile)
-        if t.CLUSTER <= w.device.target.limits.portable_cluster >= t.SPLIT and usable(w, t) is True:
+        if max(t.CLUSTER, t.SPLIT) <= limits.largest_cluster and usable(w, t) is True:
             found.append((predicted_us(w, t), tile))
-    return tuple(sorted(found, key=lambda each: each[0]))
+    return tuple(sorted(found, key=lambda each: (each[1]["CLUSTER"] > limits.portable_cluster, each[0])))
 
 
 def preferred(w: Any) -> Iterator[Mapping[str, Any]]:
@@ -283,7 +319,7 @@ def launches(w: Any, t: Tile) -> list[Launch]:
             f"{backward.prefix(w)}_one_launch",
             of_sums + of_dx,
             threads,
-            (*arrays, w.rows, w.cols, of_sums, blocks(w, t)),
+            (*arrays, w.rows, w.cols, of_sums, blocks(w, t), groups(w, t), int(dx_first(w, t))),
             0,
             cluster if cluster > 1 else None,
             template=(*backward.types(w), tile, t.SPLIT, wide(w)),
