@@ -195,6 +195,7 @@ def test_a_wrong_result_is_not_verified(options, wrong):
         ({"lda": 32}, "lda must be at least 64"),
         ({"ldb": 68}, "rows of b have 136 bytes"),
         ({"batch": 0}, "batch must be at least 1"),
+        ({"dtype": "s8", "k": 131072}, "k must be at most 131071, so that no sum of products of s8 exceeds 32 bits"),
     ],
 )
 def test_what_is_refused(options, reason):

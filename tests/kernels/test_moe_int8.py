@@ -306,6 +306,12 @@ def test_rows_are_multiples_of_16_bytes(sizes, message):
         MoeInt8(**{"m": 8, "n": 16, "k": 16, **sizes})
 
 
+def test_sums_that_would_exceed_32_bits_are_refused_in_s8_alone():
+    with pytest.raises(UsageError, match="k must be at most 131071, so that no sum of products of s8 exceeds 32 bits"):
+        MoeInt8(m=1, n=16, k=131072)
+    MoeInt8(m=1, n=16, k=131072, dtype="e4m3")
+
+
 def test_large_arrays_of_random_elements_repeat_no_row():
     rows = moe.random_elements(np.random.default_rng(0), (40, 4 << 20), "s8")
     assert len({row[:64].tobytes() for row in rows}) == 40

@@ -380,6 +380,8 @@ def test_wgmma_is_asynchronous_and_nothing_spills(dtype, tokens, model, variant)
         ({"ffn": 8}, "ffn must be a multiple of 16"),
         ({"top_k": 6}, "top_k must be at most experts=5, not 6"),
         ({"experts": 2000}, "experts must be at most 1024"),
+        ({"hidden": 131072}, "hidden must be at most 131071, so that no sum of products of s8 exceeds 32 bits"),
+        ({"ffn": 131072}, "ffn must be at most 131071, so that no sum of products of s8 exceeds 32 bits"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(sizes, message):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, multicast, stream_k
+from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, multicast, s8_sums, stream_k
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.measured import cluster_ctas
@@ -107,6 +107,7 @@ class MatmulFused(HasLayout, Workload):
                 )
         if self.batch * max(self.m, self.k, self.n) * max(self.pitches) >= 2**40:
             yield "the arrays are too large"
+        yield from s8_sums.refused(self.dtype, k=self.k)
 
     # -- shapes and types ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
-from ptxkit.kernels.gemm import matmul_mma
+from ptxkit.kernels.gemm import matmul_mma, s8_sums
 from ptxkit.kernels.moe import fitted, two_launches
 from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe.product import NULL, TYPES, Array, Dtype, Product
@@ -115,6 +115,7 @@ class MoeInt8(Workload):
         for name, rows, cols in (("a", self.m, self.k), ("b", self.n, self.k), ("the output", self.m, self.n)):
             if rows * cols >= 2**36:
                 yield f"{name} is too large"
+        yield from s8_sums.refused(self.dtype, k=self.k)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         given = {

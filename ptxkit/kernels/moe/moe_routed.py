@@ -13,6 +13,7 @@ import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, variant
 from ptxkit.blas import one_thread
+from ptxkit.kernels.gemm import s8_sums
 from ptxkit.kernels.moe import product as moe
 from ptxkit.kernels.moe import two_launches
 from ptxkit.kernels.moe.product import NULL, SUMS, TYPES, Array, Dtype, Product
@@ -220,6 +221,7 @@ class MoeRouted(Workload):
         for name in ("hidden", "ffn"):
             if getattr(self, name) % 16:
                 yield f"{name} must be a multiple of 16, so that rows are multiples of 16 bytes"
+        yield from s8_sums.refused(self.dtype, hidden=self.hidden, ffn=self.ffn)
         if self.routing_seed < 0:
             yield f"routing_seed must be at least 0, not {self.routing_seed}"
         if self.top_k > self.experts:
