@@ -9,7 +9,7 @@
 // - `matmul_fused`: the product of step 8 of matmul_wgmma.cu, with clusters that share operands by multicast. c is stored by
 //     TMA, or, where its rows in memory are no multiples of 16 bytes, row by row (staged_rows.cuh).
 // - `matmul_fused_stream_k` and `matmul_fused_sum_shares`: that of step 13, for few rows of a and for products whose tiles would
-//     fill a small part of the last wave.
+//     fill a small part of the last wave. `matmul_fused_clear_arrived` comes before where the CTAs of a tile add its parts.
 // - `epilogue_part`: one part of the epilogue on sums in device memory, for the unfused variant.
 #include "ptxkit/gemm/fused_output.cuh"
 #include "ptxkit/gemm/stream_k.cuh"
@@ -43,11 +43,11 @@ __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_fused_stream_k(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, Out* c, const float* scale,
     const float* row_scales, const float* column_scales, const Out* bias, const Out* residual, float* largest, int m, int n,
     unsigned pitch, size_t matrix, typename WgmmaOf<T>::Sum* partials, unsigned down, unsigned groups, unsigned steps,
-    unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts, unsigned of_product,
-    unsigned stages) {
+    unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts, unsigned asks,
+    unsigned of_product, unsigned stages) {
     FusedOutput<PARTS, ACTIVATION, typename WgmmaOf<T>::Sum, Out> output{
         c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
-    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, of_product};
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, asks, of_product};
     stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, of, stages);
     output.publish();
 }
@@ -57,12 +57,17 @@ __global__ void __launch_bounds__(SHARE_THREADS) matmul_fused_sum_shares(
     const Sum* partials, Out* c, const float* scale, const float* row_scales, const float* column_scales, const Out* bias,
     const Out* residual, float* largest, int m, int n, unsigned pitch, size_t matrix, unsigned down, unsigned groups,
     unsigned steps, unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts,
-    unsigned of_product, unsigned adders) {
+    unsigned asks, unsigned of_product, unsigned adders) {
     FusedOutput<PARTS, ACTIVATION, Sum, Out> output{
         c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
-    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, of_product};
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, asks, of_product};
     sum_of_shares<Tile, true>(partials, output, of, adders);
     output.publish();
+}
+
+template <class Tile, class Sum>
+__global__ void __launch_bounds__(SHARE_THREADS) matmul_fused_clear_arrived(Sum* partials, unsigned ctas, unsigned tiles) {
+    clear_arrived<Tile>(partials, ctas, tiles);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -254,7 +254,8 @@ def _programs(
 
 def _program(workload: Workload, source: Path | Generated, launches: list[Launch]) -> Program:
     launched = (launch.entry for launch in launches if launch.template)
-    names = tuple(dict.fromkeys((*launched, *(name for launch in launches for name in launch.instantiate))))
+    # the same program in any order of launches
+    names = tuple(sorted({*launched, *(name for launch in launches for name in launch.instantiate)}))
     include_dirs = () if isinstance(source, Generated) else include_directories(workload)
     return Program(source, defines_of(workload, launches[0]), launches[0].options, names, include_dirs)
 

@@ -10,6 +10,7 @@ from ptxkit import Tile
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.tensor_core.accumulation import accumulation
 from ptxkit.errors import UsageError
+from ptxkit.kernels.gemm import stream_k
 from ptxkit.kernels.gemm.matmul_fused import MatmulFused
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -115,6 +116,19 @@ SHARES = {"CONSUMERS": 1, "ROWS": 1, "COLUMNS": 32, "SHARING": 1, "B_SHARING": 1
 )
 def test_shares_of_k_with_epilogues_and_batches_without_races(few_ctas, sizes, tile, options):
     run(strict(), "stream_k", *sizes, {**SHARES, **tile}, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dtype": "e4m3", "bias": True, "activation": "gelu", "amax": True, "batch": 2}, {"dtype": "s8", "residual": True}],
+    ids=str,
+)
+def test_ctas_add_parts_with_epilogues_and_batches_without_races(monkeypatch, options):
+    monkeypatch.setattr(stream_k, "FEWEST_TOGETHER", 1)
+    tile = {**SHARES, "COLUMNS": 48, "DIVIDED": 2}
+    workload = MatmulFused(40, 40, 1040, **options)
+    assert stream_k.Shares.of(workload, tile, workload.itemsize, workload.batch).asks
+    run(strict(), "stream_k", 40, 40, 1040, tile, **options)
 
 
 FEW_ROWS = {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 16, "A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -140,6 +141,63 @@ def test_each_launch_gives_the_same_bits():
         np.testing.assert_array_equal(first.view(np.uint16), other.view(np.uint16))
 
 
+@pytest.fixture
+def together(monkeypatch):
+    """Parts are added by the CTAs that have them, however few sums they are."""
+    monkeypatch.setattr(stream_k, "FEWEST_TOGETHER", 1)
+
+
+@pytest.mark.parametrize(
+    ("mnk", "sms", "tile", "parts", "asks"),
+    [
+        ((70, 72, 1032), 13, {"COLUMNS": 24}, 2, True),
+        ((20, 30, 1032), 7, {"COLUMNS": 40}, 7, True),
+        ((24, 24, 2200), 32, {"COLUMNS": 24}, 32, True),  # more parts than pieces of the tile, so that few CTAs have a slice
+        ((24, 24, 2200), 33, {"COLUMNS": 24}, 33, False),  # more parts than bits of a word
+        ((140, 90, 1032), 40, {"COLUMNS": 32, "SHARING": 2, "B_SHARING": 2}, 2, True),
+        ((150, 64, 1032), 5, {"CONSUMERS": 3, "COLUMNS": 64}, 5, True),
+    ],
+    ids=str,
+)
+def test_ctas_add_the_parts_of_their_tile_without_races(together, mnk, sms, tile, parts, asks):
+    tile = with_defaults({**tile, "DIVIDED": 2})
+    shares = stream_k.Shares.of(MatmulWgmma(*mnk).on(replace(reference_facts("sm_90a"), sms=sms)), tile)
+    assert (shares.parts, shares.asks > 0) == (parts, asks)
+    run(strict(sms, racecheck="warps"), *mnk, tile)
+
+
+def test_ctas_neither_store_nor_add_parts_of_rows_that_a_lacks(together):
+    run(strict(7, initcheck=True), 8, 40, 1032, with_defaults({"COLUMNS": 40, "DIVIDED": 2}))
+
+
+def test_the_last_cta_adds_what_others_have_given_up(together, monkeypatch):
+    """Where the other parts are not there when a CTA asks for the first time, with the same bits."""
+    tile = with_defaults({"COLUMNS": 24, "DIVIDED": 2})
+    expected = run(strict(9), 70, 48, 1032, tile)
+    monkeypatch.setattr(stream_k, "MOST_ASKS", 1)
+    got = run(strict(9, racecheck="warps"), 70, 48, 1032, tile)
+    np.testing.assert_array_equal(got.view(np.uint16), expected.view(np.uint16))
+
+
+def test_small_parts_are_added_by_another_launch():
+    facts, tile = reference_facts("sm_90a"), with_defaults({"COLUMNS": 160, "DIVIDED": 2})
+    found = [
+        stream_k.Shares.of(MatmulWgmma(m=m, n=1000, k=16384).on(facts), tile).asks > 0
+        for m in (48, 64)
+    ]
+    assert found == [False, True]
+
+
+def test_parts_that_ctas_add_find_room_in_the_ring():
+    workload = MatmulWgmma(m=256, n=256, k=65536).on(reference_facts("sm_90a"))
+    names = ("CONSUMERS", "ROWS", "COLUMNS", "CTAS_PER_SM")
+    for values in itertools.product(*(stream_k.SPACE[name] for name in names)):
+        tile = with_defaults({**dict(zip(names, values, strict=True)), "DIVIDED": 2})
+        if stream_k.usable(workload, tile) is True:
+            pieces = stream_k.height(tile) // 16 * (tile["COLUMNS"] // 8) + stream_k.MOST_TOGETHER  # a slice may have one more
+            assert 512 * pieces <= stream_k.stages(workload, tile) * stream_k.stage_bytes(tile), tile
+
+
 @pytest.mark.parametrize("n", [104, 103])
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_epilogues(device, layout, n):
@@ -180,13 +238,13 @@ def test_the_sums_fit_the_memory_for_them_on_all_gpus(monkeypatch, sms):
             assert needed <= 4 * stream_k.partials(workload)
 
 
-def test_launches_with_and_without_shares_are_one_program():
+def test_launches_with_and_without_shares_are_one_program(together):
     workload = MatmulWgmma(m=64, n=264, k=1032)
-    divided, whole = (
-        build(workload, workload.variant(STEP), SM_90A, with_defaults({"COLUMNS": 40, "DIVIDED": d})) for d in (1, 0)
+    parts, divided, whole = (
+        build(workload, workload.variant(STEP), SM_90A, with_defaults({"COLUMNS": 40, "DIVIDED": d})) for d in (2, 1, 0)
     )
-    assert (len(divided.steps), len(whole.steps)) == (2, 1)
-    assert {step.image.key for step in (*divided.steps, *whole.steps)} == {whole.steps[0].image.key}
+    assert (len(parts.steps), len(divided.steps), len(whole.steps)) == (2, 2, 1)
+    assert {step.image.key for step in (*parts.steps, *divided.steps, *whole.steps)} == {whole.steps[0].image.key}
 
 
 @pytest.mark.parametrize(

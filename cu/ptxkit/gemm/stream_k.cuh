@@ -10,14 +10,17 @@
 //     CTAs of different groups read the same rows at the same time. What a share has of such a tile is stored as partial sums.
 //     A producer warp fills a ring of as many stages as shared memory holds. Of a tile with more rows than a, only those of a
 //     are loaded: the sums of the others are undefined, and neither they nor their parts are stored.
-// 2. `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in an order that depends on the sizes
-//     alone, so that every launch gives the same bits, and applies the epilogue.
+//     Where a group has `parts`, the CTAs with the parts of a tile may add them themselves (`asks`), each a slice of the tile, in the order
+//     of the parts, so that every launch gives the same bits. `clear_arrived` is launched before.
+// 2. Else `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in an order that depends on the
+//     sizes alone, and applies the epilogue.
 //
 // An epilogue has the member store(x, y, row, col) for two sums in neighbouring columns, of which the first is even; for
 // batches also the member `product`.
 #pragma once
 #include "ptxkit/gemm/shifted_rows.cuh"
 #include "ptxkit/gemm/wgmma_types.cuh"
+#include "ptxkit/ptx/bulk_copy.cuh"
 
 namespace ptxkit {
 
@@ -41,6 +44,7 @@ struct Shares {
     unsigned sharing, b_sharing;   // CTAs of a cluster with the same rows of a, and with the same rows of b
     unsigned rows;                 // of a that each CTA loads for its cluster: fewer than those of a tile where a has fewer
     unsigned parts;                // shares of each group, if no share has steps of two groups, else 0
+    unsigned asks;                 // if the CTAs with the parts of a tile add them: how often they ask for those of the others; else 0
     unsigned of_product;           // groups of a product of a batch
 
     // Steps that are divided among how many shares: of one group, or of all shared groups.
@@ -108,6 +112,141 @@ struct VectorOf<int> {
     using type = int4;
 };
 
+// The sums of a tile that the CTAs with its parts add together: in pieces of a vector of each lane of a warp, 16 rows and 8 columns, of
+// which each CTA adds a slice, as many as any other one or one more. Pieces follow each other along the rows of the tile, so that those
+// of rows that are not loaded are the last ones, which are neither stored nor added.
+template <class Tile>
+struct PiecesOfTile {
+    static constexpr unsigned BYTES = 512, ACROSS = Tile::COLUMNS / 8;  // of a piece; pieces of 16 rows
+    unsigned parts, rows;  // CTAs with a part of k; loaded rows of the tile
+
+    __device__ __forceinline__ unsigned all() const { return (rows + 15) / 16 * ACROSS; }
+    __device__ __forceinline__ unsigned begin(unsigned slice) const { return all() * slice / parts; }
+    __device__ __forceinline__ unsigned most() const { return (all() - 1) / parts + 1; }  // pieces of a slice
+
+    // The piece of a vector of a warp.
+    static __device__ __forceinline__ unsigned number(unsigned vector, unsigned warp) {
+        return (warp / 4 * (4 * Tile::ROWS) + vector / ACROSS * 4 + warp % 4) * ACROSS + vector % ACROSS;
+    }
+    // The first row and column of a piece in its tile.
+    static __device__ __forceinline__ unsigned row(unsigned piece) { return piece / ACROSS * 16; }
+    static __device__ __forceinline__ unsigned col(unsigned piece) { return piece % ACROSS * 8; }
+};
+
+// What the producer warp of a CTA tells its consumers while the parts of a tile are added.
+enum Adding : unsigned { STORE_SLICE = 32, LAST_SLICE = 64 };  // beside the number of a slice to add
+
+// The producer warp's share of the addition of the parts of a tile, after its own part: `part`. Parts are added by slices, and each CTA
+// adds one of them: its pieces of all parts are copied to shared memory as soon as they are in device memory, and consumers add them in the
+// order of the parts, so that every launch gives the same bits. `arrived` is a word of the tile, 0 before the launch: its lower 32 bits
+// are the parts that are in device memory, the upper ones the slices that their CTAs have given up. A CTA gives its slice up when it has
+// asked `asks` times, because nothing promises that all CTAs of the grid run at the same time; the CTA that arrives last then adds it.
+template <class Tile, class Vector>
+__device__ __forceinline__ void request_parts(const PiecesOfTile<Tile>& pieces, unsigned long long* arrived, unsigned part, unsigned asks,
+                                              const Vector* of_first, size_t apart, unsigned room, unsigned added,
+                                              unsigned* command) {
+    constexpr unsigned BYTES = PiecesOfTile<Tile>::BYTES, ALL = Tile::THREADS + 32;
+    const unsigned lane = laneid(), parts = pieces.parts, all = ~0u >> (32 - parts);
+    barrier_sync(2, ALL);  // the consumers have stored their sums
+    unsigned long long word = 0;
+    if (lane == 0) word = atom_or_acq_rel_gpu_global(arrived, 1ull << part) | 1ull << part;
+    unsigned there = shfl_sync_idx(all_lanes, unsigned(word), 0);  // parts
+    const unsigned given_up = shfl_sync_idx(all_lanes, unsigned(word >> 32), 0);
+    bool complete = there == all;  // this CTA is the last one
+    unsigned slices = complete ? given_up : 0;
+    __syncwarp();
+    auto tell = [&](unsigned what) {
+        __syncwarp();
+        if (lane == 0) {
+            *command = what;
+            mbarrier_arrive(added);
+        }
+    };
+    // Copies the pieces of a slice that this lane's part has.
+    auto request = [&](unsigned slice) {
+        const unsigned begin = pieces.begin(slice), bytes = (pieces.begin(slice + 1) - begin) * BYTES;
+        if (bytes == 0) return;
+        fence_proxy_async();
+        mbarrier_expect_tx(added, bytes);
+        cp_async_bulk_shared_global(room + lane * pieces.most() * BYTES, of_first + lane * apart + begin * 32, bytes, added);
+    };
+    bool requested = lane == part || lane >= parts;  // the own part is there
+    for (unsigned asked = 1;; asked++) {
+        if (!requested && there >> lane & 1) {
+            request(part);
+            requested = true;
+        }
+        if (!vote_sync_any(all_lanes, !requested)) break;
+        if (!complete && asked == asks) {
+            tell(STORE_SLICE);
+            barrier_sync(2, ALL);  // the own slice is in device memory, too
+            if (lane == 0) word = atom_or_acq_rel_gpu_global(arrived, 1ull << (32 + part));
+            complete = shfl_sync_idx(all_lanes, unsigned(word), 0) == all;
+            if (!complete) {
+                tell(STORE_SLICE | LAST_SLICE);
+                return;
+            }
+        }
+        there = unsigned(ld_acquire_gpu_global(arrived));
+    }
+    tell(part | (slices ? 0u : LAST_SLICE));
+    while (slices) {
+        const unsigned slice = 31 - __clz(slices);
+        slices &= ~(1u << slice);
+        barrier_sync(2, ALL);  // the room is free
+        if (lane < parts) request(slice);
+        tell(slice | (slices ? 0u : LAST_SLICE));
+    }
+}
+
+// The consumers' share of it, with their sums of the part: all but those of the own slice are stored in device memory, for the other CTAs.
+template <class Tile, class Vector, class Sum, class Out>
+__device__ __forceinline__ void add_parts(const Sum (&sums)[Tile::ROWS][Tile::COLUMNS / 2], Out& output, const PiecesOfTile<Tile>& pieces,
+                                          unsigned part, Vector* stored, unsigned char* room, unsigned added, const unsigned* command,
+                                          unsigned row, unsigned col) {
+    constexpr unsigned BYTES = PiecesOfTile<Tile>::BYTES, COLUMNS = Tile::COLUMNS, WARPS = Tile::THREADS / 32;
+    const unsigned warp = threadIdx.x / 32, lane = laneid(), most = pieces.most();
+    const unsigned begin = pieces.begin(part), end = pieces.begin(part + 1);
+    Vector* const own = reinterpret_cast<Vector*>(room + part * most * BYTES) + lane;
+    const unsigned first_piece = pieces.number(0, warp);
+    Vector* const own_first = own + int(first_piece - begin) * 32;
+    Vector* const stored_first = stored + first_piece * 32 + lane;
+    barrier_sync(1, Tile::THREADS);  // all consumers have read the ring, so that slices may take its place
+#pragma unroll
+    for (int v = 0; v < Tile::VECTORS; v++) {
+        const Sum* d = &sums[v / (COLUMNS / 8)][v % (COLUMNS / 8) * 4];
+        const Vector vector = {d[0], d[1], d[2], d[3]};
+        const int further = pieces.number(v, 0);
+        if (first_piece + further - begin < end - begin) own_first[further * 32] = vector;
+        else if (first_piece + further < pieces.all()) stored_first[further * 32] = vector;
+    }
+    for (unsigned phase = 0;; phase ^= 1) {
+        barrier_sync(2, Tile::THREADS + 32);
+        mbarrier_wait(added, phase);
+        const unsigned what = *command;
+        if (what & STORE_SLICE) {
+            if (what & LAST_SLICE) return;
+#pragma unroll 1
+            for (unsigned piece = begin + warp; piece < end; piece += WARPS) stored[piece * 32 + lane] = own[(piece - begin) * 32];
+            continue;
+        }
+        const unsigned first = pieces.begin(what % 32), last = pieces.begin(what % 32 + 1);
+        for (unsigned piece = first + warp; piece < last; piece += WARPS) {
+            const unsigned char* const at = room + (piece - first) * BYTES + lane * sizeof(Vector);
+            Vector sum = *reinterpret_cast<const Vector*>(at);
+#pragma unroll 4
+            for (unsigned p = 1; p < pieces.parts; p++) {
+                const Vector more = *reinterpret_cast<const Vector*>(at + p * most * BYTES);
+                sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+            }
+            const unsigned r = row + pieces.row(piece) + lane / 4, c = col + pieces.col(piece) + lane % 4 * 2;
+            output.store(sum.x, sum.y, r, c);
+            output.store(sum.z, sum.w, r + 8, c);
+        }
+        if (what & LAST_SLICE) return;
+    }
+}
+
 // The product as the body of a kernel with 128 CONSUMERS + 32 threads, stages x STAGE_BYTES of dynamic shared memory and
 // clusters of `sharing` CTAs. `partials` has two tiles for each CTA. An epilogue for rows that begin anywhere stores whole tiles through
 // shared memory after the stages (shifted_rows.cuh).
@@ -120,13 +259,17 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     constexpr unsigned a_bytes = HEIGHT * WGMMA_ROW_BYTES, stage_bytes = Tile::STAGE_BYTES;
     using Vector = typename VectorOf<Sum>::type;
     extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ alignas(8) unsigned long long barriers[2 * STREAM_K_MAX_STAGES];
+    __shared__ alignas(8) unsigned long long barriers[2 * STREAM_K_MAX_STAGES + 1];
+    __shared__ unsigned command;
     const unsigned base = cvta_to_shared(shared), full = cvta_to_shared(barriers), empty = full + 8 * STREAM_K_MAX_STAGES;
+    const unsigned added = empty + 8 * STREAM_K_MAX_STAGES;
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0), lane = laneid();
     const unsigned sharing = shares.sharing, b_sharing = shares.b_sharing, ctas = sharing * b_sharing;
     const unsigned readers = sharing + b_sharing - 1;  // CTAs that read what this one loads
     const unsigned rank = ctas > 1 ? cluster_ctarank() : 0, rank_a = rank % sharing, rank_b = rank / sharing;
-    const unsigned cluster = blockIdx.x / ctas, clusters = gridDim.x / ctas;
+    const unsigned clusters = gridDim.x / ctas, number = blockIdx.x / ctas;
+    // Clusters beside each other have the same part of k, so that CTAs that read the same rows are near each other.
+    const unsigned cluster = shares.parts ? number % shares.groups * shares.parts + number / shares.groups : number;
     if (threadIdx.x == 0) {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
@@ -134,6 +277,7 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
             mbarrier_init(full + 8 * s, 1);
             mbarrier_init(empty + 8 * s, 4 * CONSUMERS * readers);
         }
+        mbarrier_init(added, 1);
         fence_mbarrier_init_release_cluster();
     }
     __syncwarp();
@@ -164,6 +308,11 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
         return true;
     };
     Part part;
+    // Parts of a tile that are added together are those of `parts` clusters, of which this one is number `share`.
+    const unsigned tile_of_parts = shares.asks ? cluster / shares.parts : 0, share = cluster - tile_of_parts * shares.parts;
+    const PiecesOfTile<Tile> pieces = {shares.parts, shares.rows * sharing};
+    constexpr unsigned of_tile = Tile::VECTORS * Tile::THREADS;
+    Vector* const of_parts = reinterpret_cast<Vector*>(partials) + size_t((cluster - share) * ctas + rank) * of_tile;
     if (warp == 4 * CONSUMERS) {
         if (elect_sync(all_lanes)) {
             const unsigned short same_a = ((1 << sharing) - 1) << rank_b * sharing;
@@ -185,6 +334,12 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                     ring.advance();
                 }
             }
+        }
+        if (shares.asks) {
+            __syncwarp();
+            auto* const words = reinterpret_cast<unsigned long long*>(reinterpret_cast<Vector*>(partials) + size_t(gridDim.x) * of_tile);
+            request_parts<Tile>(pieces, words + tile_of_parts * ctas + rank, share, shares.asks, of_parts, size_t(ctas) * of_tile, base,
+                                added, &command);
         }
     } else {
         const unsigned consumer = warp / 4;
@@ -236,6 +391,11 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                     if (row + v / (COLUMNS / 8) * 64 + 8 >= loaded) d[2] = d[3] = 0;
                 }
             }
+            if (shares.asks) {
+                add_parts<Tile, Vector>(sums, output, pieces, share, of_parts + size_t(share * ctas) * of_tile, shared, added, &command,
+                                        at.row, at.col);
+                break;  // it is the only part of this CTA
+            }
             Vector* to = reinterpret_cast<Vector*>(partials);
 #pragma unroll
             for (int v = 0; v < Tile::VECTORS; v++) {
@@ -243,10 +403,18 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                 const Vector vector = {d[0], d[1], d[2], d[3]};
                 if (whole) store_vector<Tile>(vector, output, v, threadIdx.x, at.row, at.col);
                 else if (row + v / (COLUMNS / 8) * 64 < loaded)
-                    to[partial_index<Tile>(blockIdx.x, part.begin == 0, v, threadIdx.x)] = vector;
+                    to[partial_index<Tile>(cluster * ctas + rank, part.begin == 0, v, threadIdx.x)] = vector;
             }
         }
     }
+}
+
+// Sets the words of request_parts to 0, as the body of a kernel that is launched before the product. They are after the sums of `ctas` CTAs.
+template <class Tile, class Sum>
+__device__ __forceinline__ void clear_arrived(Sum* partials, unsigned ctas, unsigned tiles) {
+    follow_previous_grid();
+    auto* const words = reinterpret_cast<unsigned long long*>(partials + size_t(ctas) * (4 * Tile::VECTORS * Tile::THREADS));
+    for (unsigned i = threadIdx.x; i < tiles; i += blockDim.x) words[i] = 0;
 }
 
 constexpr int SHARE_THREADS = 128;  // of a CTA of sum_of_shares

@@ -347,6 +347,19 @@ __device__ __forceinline__ void st_release_gpu_global(unsigned* flag, unsigned v
     asm volatile("st.release.gpu.global.b32 [%0], %1;" :: "l"(cvta_to_global(flag)), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ unsigned long long ld_acquire_gpu_global(const unsigned long long* flag) {
+    unsigned long long value;
+    asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(cvta_to_global(flag)) : "memory");
+    return value;
+}
+
+// atom.or with acquire and release: sets bits, and returns the old value.
+__device__ __forceinline__ unsigned long long atom_or_acq_rel_gpu_global(unsigned long long* flags, unsigned long long bits) {
+    unsigned long long old;
+    asm volatile("atom.acq_rel.gpu.global.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(cvta_to_global(flags)), "l"(bits) : "memory");
+    return old;
+}
+
 // prefetch: requests that the cache line at this address be loaded into L2.
 __device__ __forceinline__ void prefetch_global_L2(const void* pointer) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(cvta_to_global(pointer)));

@@ -368,6 +368,10 @@ class MatmulFused(HasLayout, Workload):
             ("partials", *output, *of_shares, shares.adders),
             template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
         )
+        cleared = ("partials", shares.clusters * shares.ctas, shares.groups * shares.ctas)
+        clear = Launch(
+            "matmul_fused_clear_arrived", 1, stream_k.SHARE_THREADS, cleared, template=(tile, TYPES[self.sums_kind])
+        )
         multiply = Launch(
             "matmul_fused_stream_k",
             shares.clusters * shares.ctas,
@@ -380,8 +384,10 @@ class MatmulFused(HasLayout, Workload):
             shared=ring * stream_k.stage_bytes(t),
             cluster=shares.ctas if shares.ctas > 1 else None,
             template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
-            instantiate=(add.entry,),
+            instantiate=(add.entry, clear.entry),
         )
+        if shares.asks:
+            return [clear, multiply]
         return [multiply, add] if shares.shares else [multiply]
 
     def divided_products(self, t: Tile) -> list[Launch]:
@@ -506,7 +512,7 @@ class MatmulFused(HasLayout, Workload):
         slower=lambda w: fused_tiles.slower(w, "stream_k"),
     )
     def stream_k(self, t: Tile) -> list[Launch]:
-        """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
+        """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums are added in order."""
         return self.shared_products(t)
 
     @variant(

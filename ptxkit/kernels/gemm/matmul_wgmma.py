@@ -388,6 +388,8 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         ("partials", *output, *shares.arguments, shares.adders),
         template=(tile, w.cu_type, w.epilogue_bits, pairs),
     )
+    cleared = ("partials", shares.clusters * shares.ctas, shares.groups * shares.ctas)
+    clear = Launch("matmul_clear_arrived", 1, stream_k.SHARE_THREADS, cleared, template=(tile,))
     multiply = Launch(
         "matmul_stream_k",
         shares.clusters * shares.ctas,
@@ -399,8 +401,10 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         shared=ring * stream_k.stage_bytes(t) + stream_k.staged_bytes(w, t),
         cluster=shares.ctas if shares.ctas > 1 else None,
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
-        instantiate=(add.entry,),
+        instantiate=(add.entry, clear.entry),
     )
+    if shares.asks:
+        return [*copied, clear, multiply]
     return [*copied, multiply, add] if shares.shares else [*copied, multiply]
 
 
@@ -638,7 +642,7 @@ class MatmulWgmma(Matmul):
         slower=lambda w: steps.slower(w, 13),
     )
     def step13_stream_k(self, t: Tile) -> list[Launch]:
-        """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums a second launch adds."""
+        """Tiles as wide as n divided by the SMs, or equal shares of the steps of k, whose sums are added in order."""
         return shared_steps(self, t)
 
     @variant(
