@@ -8,8 +8,10 @@ from ptxkit.kernels.gemm import fused_tiles, steps
 from ptxkit.kernels.measured import H200_FACTS
 from ptxkit.kernels.per_device import cached_per_device
 from ptxkit.kernels.rows import backward_one_launch
+from ptxkit.targets import Target, missing
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
+from ptxkit.workload.resolve import resolve, target_for
 
 OTHER = facts_of(find_gpu("NVIDIA H100 PCIe"))
 PREDICTIONS = [
@@ -33,3 +35,15 @@ def test_a_value_is_computed_once_for_each_device():
     for device in (H200_FACTS, OTHER, H200_FACTS, OTHER):
         cached(registry.get("saxpy")(n=8).on(device))
     assert calls == [H200_FACTS, OTHER]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_100a"])
+def test_every_variant_has_launches_on_each_target_that_it_states(target):
+    """A CTA of sm_86 has less than half of the shared memory of one of sm_90. Variants may refuse sizes, but not a target."""
+    for name in registry.names():
+        kernel = registry.get(name)
+        workload = kernel.make((), {}, small=True)
+        for variant in kernel.variants().values():
+            wanted = target_for(variant, Target.parse(target))
+            if missing(variant.requires, wanted) is None and variant.refusal(workload) is None:
+                resolve(workload, variant, Target.parse(target))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,6 +86,16 @@ def stage_bytes(rows: int, columns: int, itemsize: int) -> int:
     """A stage in shared memory: a tile of a, the stored elements and the metadata of a tile of b."""
     metadata = columns // sparse.ROWS * sparse.block_words(itemsize) * 4
     return cdiv(rows * sparse.STAGE_BYTES + columns * sparse.STAGE_BYTES // 2 + metadata, 1024) * 1024
+
+
+def with_room(w: Workload, tile: Tile, needed: Callable[[Tile], int]) -> Tile:
+    """A tile, with fewer stages where the shared memory of a CTA does not hold all of them.
+
+    Args:
+        needed: the bytes that a CTA needs with a tile.
+    """
+    fewer = (but(tile, STAGES=stages) for stages in range(tile.STAGES, 1, -1))
+    return next((t for t in fewer if needed(t) <= w.device.target.limits.shared_bytes_per_cta), tile)
 
 
 def box_rows(t: Tile) -> int:
@@ -292,14 +302,15 @@ class MatmulSparse(Workload):
         if wide := self.dtype == "e4m3":
             before.append(widen_launch("a", "a_wide", self.m * self.k))
         none = np.uint64(0)
+        t = with_room(self, DENSE, lambda t: matmul_mma.shared_bytes(t, coalesced=True))
         product = Launch(
             "matmul_mma_pipelined",
-            cdiv(self.m, DENSE.BM) * cdiv(self.n, DENSE.BN),
-            32 * matmul_mma.warps(DENSE),
+            cdiv(self.m, t.BM) * cdiv(self.n, t.BN),
+            32 * matmul_mma.warps(t),
             ("a_wide" if wide else "a", "b_dense", "c", none, self.m, self.n, self.k, np.float32(1), np.float32(0)),
-            shared=matmul_mma.shared_bytes(DENSE, coalesced=True),
+            shared=matmul_mma.shared_bytes(t, coalesced=True),
             source="matmul_mma.cu",
-            template=(TYPES[self.output_kind], matmul_mma.MmaTile(**DENSE), True, True, 0),
+            template=(TYPES[self.output_kind], matmul_mma.MmaTile(**t), True, True, 0),
         )
         return [*self.compressed, *before, product]
 

@@ -11,7 +11,7 @@ import numpy as np
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm import matmul_sparse, sparse, sparse_cluster_k, sparse_tiles
 from ptxkit.kernels.gemm.gated_ffn import WEIGHTS, GatedFfn, renamed
-from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse, SparseMmaTile, SparseTile, but, stage_bytes
+from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse, SparseMmaTile, SparseTile, but, stage_bytes, with_room
 from ptxkit.kernels.measured import gemm_tiles, measured
 
 WGMMA = ("sm_90a",)
@@ -213,7 +213,7 @@ class SparseSwigluFfn(GatedFfn):
     @variant(requires=("sm_80",))
     def step1_mma_sp(self) -> list[Launch]:
         """Two launches: mma.sp, with gate, up and the activation in the first one."""
-        t = MMA
+        t = with_room(self, MMA, lambda t: t.STAGES * stage_bytes(t.BM, t.BN, 2))
         gated = Launch(
             "sparse_gated_mma",
             cdiv(self.tokens, t.BM) * cdiv(self.ffn, t.BN // 2),
