@@ -11,7 +11,6 @@
 #include "ptxkit/ptx/cluster.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
-#include "ptxkit/ptx/wgmma.cuh"
 
 using namespace ptxkit;
 using namespace ptxkit::micro_tiling;
@@ -48,7 +47,7 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
 
     using R = Registers<L::THREADS, Tile::CTAS, Source::REGISTERS>;
     if (warp >= L::WARPS) {
-        setmaxnreg_dec<R::PRODUCER>();
+        R::give();
         const int thread = threadIdx.x - L::THREADS;
         if (thread < Source::THREADS) {
             const typename Source::template Of<Tile> operands(source, origin, thread, m, n, k);
@@ -66,7 +65,7 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
         }
         return;
     }
-    setmaxnreg_inc<R::CONSUMER>();
+    R::take();
     const L lanes;
     Operands operands(base, lanes);
     Ring<STAGES> ring;
@@ -125,14 +124,14 @@ __device__ __forceinline__ void cluster_k(const Source& source, float* c, int m,
 }
 
 template <class Tile, bool WHOLE = true>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_cluster_k(
+__global__ __launch_bounds__(ALL_THREADS<Tile>, Tile::CTAS) void matmul_cluster_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k, int apart) {
     cluster_k<Tile>(BoxedOperands<WHOLE>{a, b}, c, m, n, k, apart);
 }
 
 // The same for rows of any length; a_wide, b_wide: elements of a copy.
 template <class Tile>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_cluster_k_unaligned(
+__global__ __launch_bounds__(ALL_THREADS<Tile>, Tile::CTAS) void matmul_cluster_k_unaligned(
     const float* a, const float* b, int a_wide, int b_wide, float* c, int m, int n, int k, int apart) {
-    cluster_k<Tile>(CopiedOperands{a, b, a_wide, b_wide}, c, m, n, k, apart);
+    cluster_k<Tile>(CopiedOperandsOf<Tile>{a, b, a_wide, b_wide}, c, m, n, k, apart);
 }

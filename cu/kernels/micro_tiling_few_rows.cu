@@ -73,6 +73,11 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
             if (block >= end) break;
             const float* of_block = b + first + static_cast<size_t>(block) * 4 * n;
             const int rows_left = k - block * 4;
+            if (ACCESS == ELEMENTS && last >= 3 * ACROSS && rows_left >= 4) {  // all of them exist
+#pragma unroll
+                for (int s = 0; s < 4; ++s) load4<false, false>(w[u][s], of_block + static_cast<size_t>(s) * n, ACROSS, 4);
+                continue;
+            }
 #pragma unroll
             for (int s = 0; s < 4; ++s) {
                 if constexpr (ACCESS == ELEMENTS) {
@@ -99,7 +104,9 @@ __global__ __launch_bounds__(THREADS) void matmul_few_rows(const float* a, const
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 float left[4];
-                load4<WIDE, false>(left, a + static_cast<size_t>(min(row + r, m - 1)) * k + block * 4, 1, k - block * 4);
+                const float* of_row = a + static_cast<size_t>(min(row + r, m - 1)) * k + block * 4;
+                if (ACCESS == ELEMENTS && k - block * 4 >= 4) load4<WIDE, false>(left, of_row, 1, 4);
+                else load4<WIDE, false>(left, of_row, 1, k - block * 4);
 #pragma unroll
                 for (int s = 0; s < 4; ++s)
 #pragma unroll

@@ -16,7 +16,6 @@
 #include "ptxkit/gemm/micro_tiling_operands.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
-#include "ptxkit/ptx/wgmma.cuh"
 
 using namespace ptxkit;
 using namespace ptxkit::micro_tiling;
@@ -188,7 +187,7 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
     barrier_sync();
 
     if (warp >= L::WARPS) {
-        setmaxnreg_dec<R::PRODUCER>();
+        R::give();
         const int thread = threadIdx.x - L::THREADS;
         if (thread >= Source::THREADS) return;
         Ring<STAGES> ring;
@@ -203,7 +202,7 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
         }
         griddepcontrol_launch_dependents();  // see micro_tiling_operands.cuh
     } else {
-        setmaxnreg_inc<R::CONSUMER>();
+        R::take();
         const L lanes;
         Operands operands(cvta_to_shared(bytes), lanes);
         Ring<STAGES> ring;
@@ -266,7 +265,7 @@ __device__ __forceinline__ void stream_k(const Source& source, float* c, unsigne
 }
 
 template <class Tile, bool WHOLE = true>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
+__global__ __launch_bounds__(ALL_THREADS<Tile>, Tile::CTAS) void matmul_stream_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
     int k, int whole, int shares) {
     stream_k<Tile, true>(BoxedOperands<WHOLE>{a, b}, c, flags, nullptr, m, n, k, whole, shares);
@@ -274,25 +273,25 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
 
 // The same for rows of any length; a_wide, b_wide: elements of a copy.
 template <class Tile>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k_unaligned(
+__global__ __launch_bounds__(ALL_THREADS<Tile>, Tile::CTAS) void matmul_stream_k_unaligned(
     const float* a, const float* b, int a_wide, int b_wide, float* c, unsigned* flags, int m, int n,
     int k, int whole, int shares) {
-    stream_k<Tile, true>(CopiedOperands{a, b, a_wide, b_wide}, c, flags, nullptr, m, n, k, whole, shares);
+    stream_k<Tile, true>(CopiedOperandsOf<Tile>{a, b, a_wide, b_wide}, c, flags, nullptr, m, n, k, whole, shares);
 }
 
 // Steps 11 and 14. partials: 2 BM BN elements for each CTA. flags: null in step 14, where matmul_add_partials adds them.
 template <class Tile, bool WHOLE = true>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums(
+__global__ __launch_bounds__(ALL_THREADS<Tile>, Tile::CTAS) void matmul_partial_sums(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, float* partials,
     int m, int n, int k, int whole, int shares) {
     stream_k<Tile, false>(BoxedOperands<WHOLE>{a, b}, c, flags, partials, m, n, k, whole, shares);
 }
 
 template <class Tile>
-__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_partial_sums_unaligned(
+__global__ __launch_bounds__(ALL_THREADS<Tile>, Tile::CTAS) void matmul_partial_sums_unaligned(
     const float* a, const float* b, int a_wide, int b_wide, float* c, unsigned* flags, float* partials,
     int m, int n, int k, int whole, int shares) {
-    stream_k<Tile, false>(CopiedOperands{a, b, a_wide, b_wide}, c, flags, partials, m, n, k, whole, shares);
+    stream_k<Tile, false>(CopiedOperandsOf<Tile>{a, b, a_wide, b_wide}, c, flags, partials, m, n, k, whole, shares);
 }
 
 // Step 14: adds the parts of the tiles that matmul_partial_sums has divided. gridDim.y: tiles. `split` warps add 32 vectors of a

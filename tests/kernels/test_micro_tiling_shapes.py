@@ -56,6 +56,7 @@ DEEP = tile(256, 128, 32, 8, 16, 32, 128, 4)
 BROAD = tile(64, 192, 16, 8, 12, 32, 96, 2, 2)
 TALL_96 = tile(128, 96, 16, 4, 12, 32, 48, 2)
 LOW_96 = tile(96, 128, 16, 4, 8, 32, 32, 2)
+TINY = tile(32, 64, 16, 4, 8, 32, 32, 2, 4)  # consumers are half of a warpgroup
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,9 @@ LOW_96 = tile(96, 128, 16, 4, 8, 32, 32, 2)
         (257, 30, 66, DEEP | {"PARTS": 2}),
         (130, 97, 34, TALL_96 | {"PARTS": 1}),
         (97, 131, 35, LOW_96 | {"PARTS": 2}),
+        (70, 131, 41, TINY | {"PARTS": 3}),
+        (33, 66, 42, TINY | {"PARTS": 1}),
+        (40, 68, 24, TINY | {"PARTS": 1}),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "x".join(str(v) for v in value.values()),
 )
@@ -107,6 +111,7 @@ def test_rows_of_any_length_are_shared_by_steps_of_k(monkeypatch, name, sms, m, 
         (1, 70, 195, 18, BROAD),
         (1, 129, 65, 17, TALL_96),  # 2 tiles for a CTA
         (1, 193, 60, 20, LOW_96),
+        (1, 70, 129, 19, TINY),  # 9 tiles for 4 CTAs
         (1, 65, 132, 20, SQUARE),
         (1, 65, 132, 19, SQUARE),  # rows of c are vectors, those of a are not
     ],
@@ -367,6 +372,35 @@ def test_any_size_has_a_tile_that_the_chosen_step_offers(sizes):
         assert all(value in declared[name] for name, value in tile.items()), (step, tile)
     first = taken(w)
     assert dict(first.tile).items() <= dict(w.variant(first.variant).select_tile(w, SM_90A)).items()
+
+
+def test_tiles_of_two_warps_are_for_one_wave_of_four_ctas_for_each_sm():
+    considered = {m: [t for _, _, t in ranked(MATMUL.make([m, 1332, 128], {})) if is_tiny(t)] for m in (512, 776, 840)}
+    assert {m: bool(tiles) for m, tiles in considered.items()} == {512: False, 776: True, 840: False}
+
+
+def is_tiny(t):
+    return (t.get("BM"), t.get("BN"), t.get("WM")) == (32, 64, 32)
+
+
+def test_tiles_of_two_warps_multiply_aligned_copies():
+    tiles = [t for _, _, t in ranked(MATMUL.make([777, 1333, 129], {})) if is_tiny(t)]
+    assert tiles and all(t["COPY"] == 1 for t in tiles)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts", "bk"),
+    [
+        (1000, 2001, 999, 1, 32),
+        (1000, 2000, 1000, 1, 16),  # TMA fills the stages
+        (700, 1501, 401, 2, 16),  # 13 steps of 32 for two CTAs
+        (1021, 1021, 1021, 2, 32),
+    ],
+)
+def test_threads_fill_deep_stages_where_shares_of_k_have_several(m, n, k, parts, bk):
+    of_parts = [t for _, step, t in ranked(MATMUL.make([m, n, k], {})) if step == "step10_cluster_k" and t["PARTS"] == parts]
+    square = [t for t in of_parts if (t["BM"], t["BN"], t["TM"]) == (64, 128, 8) and not t.get("COPY", 0)]
+    assert [t["BK"] for t in square] == [bk]
 
 
 @pytest.mark.parametrize("sizes", [(300, 301, 301), (3000, 3001, 3001), (2000, 515, 8190)])

@@ -9,6 +9,7 @@
 #include "ptxkit/gemm/micro_tiling.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
+#include "ptxkit/ptx/wgmma.cuh"
 
 namespace ptxkit::micro_tiling {
 
@@ -36,15 +37,23 @@ struct BoxedOperands {
     };
 };
 
+// Threads that fill the ring for THREADS that multiply: a warpgroup, which gives them registers (setmaxnreg), or half of one if those are
+// no whole warpgroups.
+template <int THREADS>
+constexpr int PRODUCERS = THREADS % 128 == 0 ? 128 : 64;
+
+template <class Tile>
+constexpr int ALL_THREADS = InterleavedLanesOf<Tile>::THREADS + PRODUCERS<InterleavedLanesOf<Tile>::THREADS>;
+
 // How many threads of a warp copy a row of so many copies: the largest power of two of which the row has a multiple.
 __host__ __device__ constexpr int copies_across(int copies) { return (copies & -copies) < 32 ? copies & -copies : 32; }
 
-// What one of 128 threads copies of a tile of ROWS x COLS elements, WIDE of them at a time: it keeps its column, so that its
+// What one of THREADS copies of a tile of ROWS x COLS elements, WIDE of them at a time: it keeps its column, so that its
 // addresses advance by constants; a warp copies some neighbouring rows at a time, or a row by as many copies as it needs. Each
 // instruction of a producer takes an issue slot from the multiplications.
-template <int WIDE, int ROWS, int COLS>
+template <int THREADS, int WIDE, int ROWS, int COLS>
 struct Elements {
-    static constexpr int ACROSS = copies_across(COLS / WIDE), DOWN = 128 / ACROSS;  // threads of a pass
+    static constexpr int ACROSS = copies_across(COLS / WIDE), DOWN = THREADS / ACROSS;  // threads of a pass
     static constexpr int PASSES = (ROWS - 1) / DOWN + 1, ALONG = COLS / (ACROSS * WIDE);
     static constexpr bool ALL = ROWS >= DOWN;  // threads have a row; otherwise those of the first ROWS rows
     static_assert((ALL ? ROWS % DOWN : 0) == 0 && COLS % (ACROSS * WIDE) == 0, "whole passes");
@@ -67,14 +76,14 @@ struct Elements {
     }
 };
 
-// 128 threads copy elements of rows of any length: a_wide and b_wide of them at a time, 1, 2 or 4, of which rows of a and of b
+// THREADS copy elements of rows of any length: a_wide and b_wide of them at a time, 1, 2 or 4, of which rows of a and of b
 // have a multiple.
+template <int THREADS_>
 struct CopiedOperands {
     static constexpr bool WHOLE = false;
-    static constexpr int THREADS = 128, ARRIVALS = THREADS, REGISTERS = 48;
+    static constexpr int THREADS = THREADS_, ARRIVALS = THREADS, REGISTERS = 48;
     const float *a, *b;
     int a_wide, b_wide;
-
 
     template <class Tile>
     struct Of {
@@ -105,7 +114,7 @@ struct CopiedOperands {
 
         template <int WIDE, bool INSIDE>
         __device__ __forceinline__ void copy_a(unsigned stage, int step) const {
-            using E = Elements<WIDE, BM, BK>;
+            using E = Elements<THREADS, WIDE, BM, BK>;
             static_assert(E::ALONG == 1, "a thread has one column of a");
             const int row = E::row(thread()), col = E::col(thread());
             if (!E::ALL && row >= BM) return;
@@ -128,7 +137,7 @@ struct CopiedOperands {
 
         template <int WIDE, bool INSIDE>
         __device__ __forceinline__ void copy_b(unsigned stage, int step) const {
-            using E = Elements<WIDE, BK, BN>;
+            using E = Elements<THREADS, WIDE, BK, BN>;
             const int row = E::row(thread()), left = k - step * BK;  // elements of k in this step and the later ones
             if (!E::ALL && row >= BK) return;
             const unsigned to = stage + BM * SPAN + (row * BN + E::col(thread())) * 4;
@@ -163,15 +172,26 @@ struct CopiedOperands {
     };
 };
 
-// Registers of a consumer thread: those of the SM that remain when each thread of the producer warpgroup keeps PRODUCER.
-template <int THREADS, int CTAS, int PRODUCER_>
+template <class Tile>
+using CopiedOperandsOf = CopiedOperands<PRODUCERS<InterleavedLanesOf<Tile>::THREADS>>;
+
+// Registers of a consumer thread: those of the SM that remain when each thread of the producer warpgroup keeps PRODUCER. Consumers
+// that are no whole warpgroups keep those with which they were launched.
+template <int THREADS, int CTAS, int PRODUCER>
 struct Registers {
-    static constexpr int PRODUCER = PRODUCER_, AT_LAUNCH = TargetLimits::REGISTERS_PER_SM / CTAS / (THREADS + 128) / 8 * 8;
+    static constexpr bool MOVED = THREADS % 128 == 0;
+    static constexpr int AT_LAUNCH = TargetLimits::REGISTERS_PER_SM / CTAS / (THREADS + PRODUCERS<THREADS>) / 8 * 8;
     static constexpr int LEFT = (AT_LAUNCH * (THREADS + 128) - PRODUCER * 128) / THREADS / 8 * 8,
                          CONSUMER = LEFT < 240 ? LEFT : 240;
-    static_assert(THREADS % 128 == 0, "whole warpgroups multiply");
-    static_assert(AT_LAUNCH >= PRODUCER && AT_LAUNCH <= CONSUMER,
+    static_assert(!MOVED || (AT_LAUNCH >= PRODUCER && AT_LAUNCH <= CONSUMER),
                   "setmaxnreg takes from the producer and gives to the others");
+
+    static __device__ __forceinline__ void give() {
+        if constexpr (MOVED) setmaxnreg_dec<PRODUCER>();
+    }
+    static __device__ __forceinline__ void take() {
+        if constexpr (MOVED) setmaxnreg_inc<CONSUMER>();
+    }
 };
 
 }  // namespace ptxkit::micro_tiling

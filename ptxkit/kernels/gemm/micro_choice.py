@@ -14,7 +14,16 @@ from typing import Any
 from ptxkit import Tile, cdiv
 from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k, programs
 from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
-from ptxkit.kernels.gemm.micro_tiles import PARTS, F32Product, partial_usable, shares, stream_usable
+from ptxkit.kernels.gemm.micro_tiles import (
+    DEEP_BK,
+    PARTS,
+    F32Product,
+    has_deep_steps,
+    partial_usable,
+    shares,
+    stream_usable,
+    whole_warpgroups,
+)
 from ptxkit.kernels.gemm.programs import Option
 from ptxkit.kernels.measured import cluster_ctas
 from ptxkit.kernels.per_device import cached_per_device
@@ -43,6 +52,7 @@ SMALL_FULL = _tile("64x64x16", "4x4x16x32", 5, 2)
 SMALL_DEEP = _tile("64x64x32", "4x4x16x32", 4, 2)
 LOW_FULL = _tile("32x128x16", "4x4x16x32", 5, 2)
 SMALLEST = _tile("32x64x32", "4x4x16x32", 4, 4)  # four warps of 4 x 4 sums a lane
+TINY = _tile("32x64x32", "4x8x32x32", 4, 4)  # two warps, which keep the registers of their launch
 SQUARE_FULL = _tile("64x128x16", "4x8x32x32", 4, 2)
 # Other widths and heights than powers of two, for whole waves.
 BROAD = _tile("64x192x16", "8x12x32x96", 4, 2)
@@ -56,7 +66,7 @@ CHAIN = (SQUARE, WIDE, DEEP)
 WHOLE = (SQUARE, SQUARE_FULL, SMALL, BROAD, MIDDLE, TALL_96, LOW_96, WIDE, LOWEST_WIDE, SMALL_32)
 CLUSTERS = (
     *(SQUARE, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST),
-    *(SMALL_FULL, LOW_FULL, SMALLEST, SQUARE_FULL, TALL_96, LOW_96, BROAD, LOWEST_WIDE, MIDDLE, SMALL_32),
+    *(SMALL_FULL, LOW_FULL, SMALLEST, SQUARE_FULL, TALL_96, LOW_96, BROAD, LOWEST_WIDE, MIDDLE, SMALL_32, TINY),
 )
 PARTIAL = (
     *(SQUARE, WIDE, MIDDLE, SMALL_32, LARGE, LOWEST_WIDE, LOWEST),
@@ -73,6 +83,7 @@ COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 """(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, BATCH, THREADS)."""
 
 WHOLE_SECTORS = 16  # threads that read neighbouring elements of b one by one: 64 bytes
+DEEP_STAGES = 3
 CHAIN_STEPS = 8  # of a share of step 9 at least; where a tile has fewer, all are whole
 FEW_STEPS = 4  # of k, up to which a few tiles of LOWEST are considered for any number of rows
 MOST_SCATTERED = 1 << 19  # elements of c that parts of fewer than CHAIN_STEPS steps may store one by one
@@ -83,6 +94,8 @@ WIDER_STRIP = 32
 
 def fits(w: F32Product, t: Mapping[str, int]) -> bool:
     """Whether a tile is neither much larger than c nor, of the low and narrow ones, much smaller."""
+    if t is TINY:  # four CTAs for each SM, all of them in one wave
+        return bool(3 * w.device.sms < w.grid(t["BM"], t["BN"]) <= t["CTAS"] * w.device.sms)
     low, narrow, few = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"], 2 * w.grid(t["BM"], t["BN"]) <= w.device.sms
     if any(t is full for full in FULL):  # of more tiles than SMs, larger ones are faster
         within = t is SMALLEST or (t["BM"] < 2 * w.m and t["BN"] < 2 * w.n)
@@ -97,11 +110,28 @@ def fits(w: F32Product, t: Mapping[str, int]) -> bool:
 
 def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """A tile, and where rows are not aligned also the one that multiplies copies of them, as large ones do always: a scheduler
-    has two of their warps, which do not hide what the producer's copies of elements take."""
-    if w.aligned or t["TM"] * t["TN"] < WIDE["TM"] * WIDE["TN"]:
+    has two of their warps, which do not hide what the producer's copies of elements take. Those of two warps do, too: half of a
+    warpgroup fills their ring."""
+    if w.aligned:
         yield dict(t)
+    elif t["TM"] * t["TN"] < WIDE["TM"] * WIDE["TN"] and whole_warpgroups(Tile(t)):
+        yield deep(w, t)
     if not w.aligned:
         yield {**t, "COPY": 1}
+
+
+def deep(w: F32Product, t: Mapping[str, int]) -> dict[str, int]:
+    """A tile whose stages threads fill, with stages of DEEP_BK elements of k where shares of k have several and there is room.
+
+    A warp then copies a whole row of a at a time, and computes addresses half as often. Tiles of few sums a lane, whose
+    threads have few registers, would spill some of them; low and narrow ones were not measured.
+    """
+    stage, limits = 4 * DEEP_BK * (t["BM"] + t["BN"]), w.device.target.limits
+    room = (limits.shared_bytes // t["CTAS"] - limits.reserved_bytes) // stage
+    small = min(t["BM"], t["BN"]) < SMALL["BM"] or t["TM"] * t["TN"] < SMALL["TM"] * SMALL["TN"]
+    if small or t["BK"] >= DEEP_BK or not has_deep_steps(w, t) or room < DEEP_STAGES:
+        return dict(t)
+    return {**t, "BK": DEEP_BK, "STAGES": min(t["STAGES"], room)}
 
 
 def _chain(w: F32Product) -> Iterator[dict[str, int]]:

@@ -17,6 +17,7 @@ from ptxkit.kernels.gemm.micro_tiles import (
     distributable,
     micro_tile,
     operands,
+    producers,
     ring_bytes,
     threads,
 )
@@ -74,7 +75,7 @@ def launches(w: F32Product, t: Tile) -> list[Launch]:
         Launch(
             f"matmul_cluster_k{suffix}",
             w.grid(t.BM, t.BN) * t.PARTS,
-            threads(t) + 128,
+            threads(t) + producers(t),
             (*of_operands, "c", w.m, w.n, w.k, apart(w, t)),
             shared=shared_bytes(w, t),
             cluster=t.PARTS if t.PARTS > 1 else None,

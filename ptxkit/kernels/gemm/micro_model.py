@@ -16,12 +16,13 @@ from pathlib import Path
 
 from ptxkit import Tile, cdiv
 from ptxkit.kernels.gemm import few_columns, few_rows
-from ptxkit.kernels.gemm.micro_tiles import CHUNK, F32Product, aligned_copies, shares, threads
+from ptxkit.kernels.gemm.micro_tiles import CHUNK, F32Product, aligned_copies, has_deep_steps, shares, threads
 from ptxkit.kernels.measured import cluster_ctas, measured
 from ptxkit.targets import WARP
 
 FILE = Path(__file__).with_name("fitted_f32.json")
 ORDER_OF_WAITS = 4.0  # of the norm of the products of a scheduler and of those of its warps with their waits
+STEP_BK = 16  # elements of k of the step for which a copy by a thread takes ``copies``
 CLUSTER_ALL = 2  # CTAs of the largest cluster that leaves no SM idle
 
 
@@ -153,7 +154,10 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
             added = rates.second_us if step == "step14_two_launches" else rates.partial_us + rates.many_us * many
             parts = work.shares + work.left - math.gcd(work.shares, work.left)  # where shares or tiles begin
             beside = added + rates.sum_us * parts * sums / 1e6
-    copies = 0.0 if boxes else rates.copies * (1 / (t.BN * math.gcd(w.k, 4)) + 1 / (t.BM * math.gcd(w.n, 4)))
+    copied_by_threads = 1 / (t.BN * math.gcd(w.k, 4)) + 1 / (t.BM * math.gcd(w.n, 4))
+    # Addresses take half of the time of copies, and follow from one another in a step of k.
+    addresses = (1 + STEP_BK / t.BK) / 2 if has_deep_steps(w, t) else 1.0
+    copies = 0.0 if boxes else rates.copies * addresses * copied_by_threads
     each = (t.TM * t.TN + rates.reads * (t.TM + t.TN)) / (t.TM * t.TN) * (1 + copies) / rates.products
     delivered = tiles * steps * (t.BM + t.BN) * t.BK * 4 * (1 if boxes else 1 + rates.scattered)
     l2 = delivered / rates.l2_gbs / 1e3 * measured(w.device).sms / w.device.sms

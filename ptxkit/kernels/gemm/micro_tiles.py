@@ -16,6 +16,8 @@ from ptxkit.targets.gpus import DeviceFacts
 from ptxkit.targets.sm import PORTABLE_CLUSTER
 
 BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
+LEAST_BESIDE = 16  # with which ptxas spills none of the threads that keep the registers of their launch
+WARPGROUP = 128  # threads
 BULK_BK = 32  # columns of a that are one swizzle span
 STEP_5 = Tile(
     {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 16, "WN": 128, "STAGES": 2, "GROUP": 1, "CTAS": 2}
@@ -63,6 +65,8 @@ PARTIAL_SPACE = STREAM_SPACE | {
 }
 CHUNK = 8  # of cu/ptxkit/gemm/micro_tiling.cuh: elements of k, of which the last step of steps 9 to 14 multiplies whole chunks
 PARTS = list(range(1, PORTABLE_CLUSTER + 1))  # of k in steps 10, 12 and 13, each for a CTA of a cluster
+DEEP_BK = 32  # elements of k of a deep stage: a row of a is then a line of 128 bytes
+SEVERAL_STEPS = 8
 OPTIONS = ("--ptxas-options=-O1",)
 """Of all kernels from step 9 on that multiply from a ring, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of those
 launched with them, which are then in the same program."""
@@ -128,6 +132,22 @@ def micro_tile(t: Tile) -> MicroTile:
 def threads(t: Tile) -> int:
     """Threads of a CTA."""
     return int(t.BM // t.WM * (t.BN // t.WN) * WARP)
+
+
+def whole_warpgroups(t: Tile) -> bool:
+    """Whether whole warpgroups multiply, which can be given the registers of the producers (setmaxnreg)."""
+    return threads(t) % WARPGROUP == 0
+
+
+def producers(t: Tile) -> int:
+    """Threads of a CTA of steps 9 to 14 that fill the ring, ``PRODUCERS`` of cu/ptxkit/gemm/micro_tiling_operands.cuh."""
+    return WARPGROUP if whole_warpgroups(t) else WARPGROUP // 2
+
+
+def has_deep_steps(w: F32Product, t: Mapping[str, int]) -> bool:
+    """Whether the shares of k that CTAs have are several steps of DEEP_BK, so that threads fill stages of so many faster."""
+    parts = t.get("PARTS", 1)
+    return parts == 1 or cdiv(w.k, DEEP_BK) >= SEVERAL_STEPS * parts
 
 
 def covers(t: Tile) -> str | None:
@@ -290,14 +310,15 @@ def partial_usable(w: Any, t: Tile) -> bool | str:
 
 def distributable(w: F32Product, t: Tile) -> bool | str:
     """Whether ``Registers`` of cu/ptxkit/gemm/micro_tiling_operands.cuh can give consumer threads what they need."""
-    if threads(t) % 128:
-        return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
+    held = t.TM * t.TN + 4 * t.TM + 2 * t.TN
+    at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + producers(t)) // 8 * 8
+    if not whole_warpgroups(t):
+        return at_launch >= held + LEAST_BESIDE or f"{at_launch} registers are too few for {t.TM} x {t.TN} sums"
     kept = 24 if w.aligned or t.get("COPY", 0) else 48
-    at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
-    left = min(240, (at_launch * (threads(t) + 128) - kept * 128) // threads(t) // 8 * 8)
+    left = min(240, (at_launch * (threads(t) + WARPGROUP) - kept * WARPGROUP) // threads(t) // 8 * 8)
     if not kept <= at_launch <= left:
         return f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each; a consumer thread gets {left}"
-    if left < t.TM * t.TN + 4 * t.TM + 2 * t.TN + BESIDE:
+    if left < held + BESIDE:
         return f"{left} registers are too few for {t.TM} x {t.TN} sums"
     return True
 

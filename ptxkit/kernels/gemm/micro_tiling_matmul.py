@@ -28,6 +28,7 @@ from ptxkit.kernels.gemm.micro_tiles import (
     operands,
     partial_usable,
     preferred,
+    producers,
     ring_bytes,
     ring_maps,
     ring_usable,
@@ -56,7 +57,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile, *, chain: bool = True, second: bool 
     multiply = Launch(
         f"matmul_{'stream_k' if chain else 'partial_sums'}{suffix}",
         work.grid,
-        threads(t) + 128,
+        threads(t) + producers(t),
         (*of_operands, "c", NULL if second and work.divided else "flags", *(() if chain else ("partials",)), *of_shares),
         shared=stream_bytes(w, t),
         template=(micro_tile(t), *of_template),
