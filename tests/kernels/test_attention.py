@@ -57,6 +57,16 @@ def test_queries_without_a_visible_key_have_results_0(device, variant):
     assert np.isfinite(found["lse"][:, 131:]).all()
 
 
+@pytest.mark.parametrize("variant", ["unfused", "step1_tiled", "step8_decode"])
+def test_steps_without_tma_keep_a_nan_in_its_sequence(device, variant):
+    workload = Attention(batch=2, heads=1, q=20, k=40, d=64)
+    inputs = workload.inputs(np.random.default_rng(1))
+    inputs["value"][40:] = np.nan
+    case = execute.Case(workload, device, inputs=inputs)
+    assert execute.run(case, workload.variant(variant)).verdict.verified
+    assert np.isfinite(case.outputs()["o"][:20].astype(np.float32)).all()
+
+
 def test_heads_of_256_elements(device):
     check(device, "step4_ping_pong", batch=1, heads=1, q=20, k=80, d=256)
 
