@@ -18,7 +18,8 @@ programs that reduce the losses most, one after another, and then exchanges one 
 
 Exceptions are measured cases in which the choice takes more than EXCEPTION over the fastest measured tile: the choice takes
 that tile at exactly these sizes on the GPU that was measured, for bf16 and f16 alike, or the fastest measured one of a shared
-program, if that is not slower by more than the margin.
+program, if that is not slower by more than the margin. At sizes of the grid, whose programs are to be few, a tile of another
+program is an exception only where the choice takes more than SPECIAL_GAIN times the margin over it.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Group:
         margin: of those of MARGINS; None where nothing is written, so that each product takes the fastest program.
         margin_us: microseconds by which another program of the same step must be predicted to be faster, if that is less than
             the margin. Found from the times of matmul_wgmma.
+        least_us: microseconds by which it must at least be predicted to be faster.
         multiple: of which random sizes are.
     """
 
@@ -62,21 +64,26 @@ class Group:
     dtypes: tuple[str, ...]
     margin: float | None
     margin_us: float = math.inf
+    least_us: float = 0.0
     multiple: int = 1
 
 
 GROUPS = (
-    Group("matmul_wgmma", ("bf16", "f16"), margin=0.05, margin_us=1.5),
-    *(Group("matmul_fused", (dtype,), margin=0.03, multiple=VECTOR) for dtype in ("e4m3", "s8", "tf32")),
+    Group("matmul_wgmma", ("bf16", "f16"), margin=0.06, margin_us=1.5),
+    *(
+        Group("matmul_fused", (dtype,), margin=margin, least_us=0.15, multiple=VECTOR)
+        for dtype, margin in (("e4m3", 0.04), ("s8", 0.04), ("tf32", 0.06))
+    ),
     Group("micro_tiling_matmul", ("f32",), margin=None),
 )
 """With larger margins, products that were measured afterwards lose more than predicted: docs/shapes.md."""
-MARGINS = (0.02, 0.03, 0.05, 0.07, 0.1)
+MARGINS = (0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1)
 OTHERS = 300  # products beside those of the grid, for each group: two of three random, the others of models
 OTHERS_WEIGHT = 0.5  # of the mean loss of these, where that of the grid and the mean regret count once
 UNCOVERED, SPECIAL = 1.0, 0.03  # counted as losses of a product that needs another program, of the grid and of the others
 COVERS = 300  # attempts to find the fewest programs
 EXCEPTION = 0.03  # more than the difference of the same tile between two runs, in nine of ten cases
+SPECIAL_GAIN = 3.0
 NEAR = 2.0  # tiles up to so many times the fastest one calibrate the predictions of a case
 
 
@@ -220,10 +227,11 @@ class Times:
                 self.us[at] = case.us.get(key, option.predicted_us * factor)
         self.best[row] = best if case.us else self.us[row].min()
 
-    def with_margins(self, margin: float, margin_us: float = math.inf) -> Times:
+    def with_margins(self, margin: float, margin_us: float = math.inf, least_us: float = 0.0) -> Times:
         """The same object with ``refused`` and ``cost`` for these margins."""
         rows, fastest = np.arange(len(self.cases)), self.predicted.argmin(1)
-        beyond = self.predicted > self.predicted[rows, fastest][:, None] * (1 + margin)
+        shortest = self.predicted[rows, fastest][:, None]
+        beyond = self.predicted > np.maximum(shortest * (1 + margin), shortest + least_us)
         alike = np.empty(self.predicted.shape, int)  # the fastest program of the same step
         for step in set(self.of_step):
             own = np.where(self.of_step == step, self.predicted, np.inf)
@@ -299,7 +307,7 @@ class Found:
 
 def searched(times: Times, group: Group, margin: float) -> Found:
     """The set of programs for a margin: as many as are enough for the grid."""
-    times.with_margins(margin, group.margin_us)
+    times.with_margins(margin, group.margin_us, group.least_us)
     fewest = times.fewest()
     found = times.search(len(fewest), fewest)
     losses = times.losses_of(found)
@@ -342,6 +350,7 @@ def exceptions(times: Times, shared: SharedPrograms) -> dict[Any, dict[str, Any]
     """The measured cases in which the choice is slower than the fastest measured tile, by the latest file with each."""
     found: dict[Any, dict[str, Any]] = {}
     measured = [times.cases[row] for row in np.flatnonzero(times.measured)]
+    on_grid = {next(iter(keys_of_exceptions(times.cases[row].workload))) for row in np.flatnonzero(times.grid)}
     for case, regret in zip(measured, regrets(times, shared, {}), strict=True):
         w = case.workload
         if getattr(w, "layout", "tn") != "tn" or getattr(w, "batch", 1) > 1:
@@ -349,10 +358,11 @@ def exceptions(times: Times, shared: SharedPrograms) -> dict[Any, dict[str, Any]
         key = next(iter(keys_of_exceptions(w)))
         found.pop(key, None)
         if regret > EXCEPTION:
+            special = key not in on_grid or regret > SPECIAL_GAIN * shared.margin
             timed = ((case.us.get(tile_key(o.variant, o.tile), math.inf), shared.has(o), o) for o in case.options)
-            margin = 1 + shared.margin
-            best = min(((us if has else us * margin, o) for us, has, o in timed), key=lambda one: one[0])[1]
-            us = case.us[tile_key(best.variant, best.tile)]
+            weighted = [(us if has else us * (1 + shared.margin), o) for us, has, o in timed if has or special]
+            best = min(weighted, key=lambda one: one[0], default=(math.inf, case.options[0]))[1]
+            us = case.us.get(tile_key(best.variant, best.tile), math.inf)
             if us * (1 + EXCEPTION) < (1 + regret) * case.best_us:
                 sizes = {name: getattr(w, name) for name in ("m", "n", "k")}
                 tile = {"variant": best.variant, "tile": dict(best.tile), "us": us}
@@ -366,7 +376,8 @@ def chosen_for(group: Group, measured: Sequence[Case], facts: DeviceFacts) -> tu
     times = Times(on_grid, others(group, facts, OTHERS), [case for case in measured if belongs(case.workload, group)])
     sets = [searched(times, group, margin) for margin in MARGINS]
     best = next((each for each in sets if each.margin == group.margin), Found(0.0, (), ()))
-    shared = SharedPrograms(frozenset(best.programs), best.margin, group.margin_us if best.programs else math.inf)
+    margin_us = group.margin_us if best.programs else math.inf
+    shared = SharedPrograms(frozenset(best.programs), best.margin, margin_us, group.least_us)
     excepted = exceptions(times, shared)
     print(f"\n{group.kernel} {', '.join(group.dtypes)}: {len(times.programs)} programs; a margin of {best.margin:.0%} is taken")
     headers = ["margin", "programs", "mean loss", "largest", "of others", "regret"]
@@ -379,6 +390,8 @@ def chosen_for(group: Group, measured: Sequence[Case], facts: DeviceFacts) -> tu
     value: dict[str, Any] = {"kernel": group.kernel, "dtypes": list(group.dtypes), "margin": best.margin}
     if math.isfinite(group.margin_us):
         value["margin_us"] = group.margin_us
+    if group.least_us:
+        value["least_us"] = group.least_us
     return ([], []) if group.margin is None else ([{**value, "programs": sorted(best.programs)}], list(excepted.values()))
 
 

@@ -65,12 +65,13 @@ LIMITS = {
     "memory_gbs": (3500, 4700),
     "launch_us": (0.5, 4.0),
     "reads": (0.2, 1.5),
-    "split_line": (1, 2),
+    "split_line": (1, 4),
     "latency_us": (0.2, 4.0),
     "hit_us": (0.1, 1.5),
     "power": (0.0, 0.8),
     "again": (0.0, 1.0),
     "uneven": (0.0, 1.0),
+    "paired": (0.0, 2.0),
 }
 MODELS = (
     *("products", "unaligned", "swapped", "stream_k"),
@@ -101,6 +102,8 @@ START = StreamRates(
     again=0.3,
     step_us=0.05,
     uneven=0.3,
+    paired=0.3,
+    wide_us=5e-5,
 )
 """Where searches begin: about the peak rates and latencies of an H200."""
 REGRET_WEIGHT = 1.0

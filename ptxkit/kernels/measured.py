@@ -163,7 +163,7 @@ class StreamRates:
         reads: the share of the bytes that wgmma reads in it. l2_gbs: what L2 delivers to all SMs.
         latency_us: from the request to the arrival of a stage from device memory. hit_us: from L2.
         column_us: a wgmma of 64 rows, one column and 128 bytes along k.
-        split_line: how many times as long L2 takes for rows that are no multiples of a cache line. order: of the norm.
+        split_line: how many times as long L2 takes for rows that begin at any multiple of 16 bytes. order: of the norm.
         launch_us: of the launch. cluster_us: of clusters. wave_us: of another wave of CTAs. end_us: of a tile, for each sum.
         scattered_us: more for each sum that is stored alone.
         exchange_us: of a sum that is sent to another CTA of the cluster.
@@ -174,6 +174,8 @@ class StreamRates:
         uneven: the share of the excess of the busiest TPCs over the mean by which reading device memory takes longer.
         again: time of a byte that several CTAs read soon after each other, for each but the first, in those of device memory.
         step_us: of a step along k in which a CTA has few sums: waiting for a stage, issuing its products, and releasing it.
+        paired: how much longer L2 takes for a row of a that it delivers to the two CTAs of a pair, as a share of a row.
+        wide_us: more for each sum that is stored as four bytes.
     """
 
     memory_gbs: float
@@ -199,6 +201,8 @@ class StreamRates:
     again: float = 0.0
     step_us: float = 0.0
     uneven: float = 0.0
+    paired: float = 0.0
+    wide_us: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"

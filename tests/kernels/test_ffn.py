@@ -251,7 +251,7 @@ def test_rows_that_no_cluster_holds_are_refused():
         (32, 4096, "row_kernels_multicast"),
         (128, 4096, "row_kernels_multicast"),
         (1, 8192, "row_kernels_swapped"),
-        (32, 8192, "row_kernels_swapped"),
+        (32, 8192, "row_kernels_multicast"),
         (200, 2048, "folded_wgmma"),
         (2048, 768, "folded_wgmma"),
         (1024, 4096, "folded_wgmma"),

@@ -84,6 +84,8 @@ def alike(w: Fused) -> MatmulWgmma:
 def stream_work(w: Fused, t: Mapping[str, int]) -> StreamWork:
     """What a launch of ``fused`` does: that of the product that is alike, with slower stores where c or the tile has them."""
     work = wgmma_tiles.stream_work(alike(w), t)
+    if dtype_of(w.output_kind).itemsize > 2:
+        work = replace(work, wide=work.ends)
     if w.stored_tile(Tile(t), "c").STORE == STAGED:
         return replace(work, ends=work.ends * STAGED_ENDS)
     if dtype_of(w.output_kind).itemsize > 2 and t["CONSUMERS"] * t["BOXES"] == 1:

@@ -20,6 +20,7 @@ from ptxkit.kernels.template import TemplateStruct
 from ptxkit.runtime.tensor_map.limits import MAX_BOX
 from ptxkit.targets.sm import PORTABLE_CLUSTER, SMS_PER_TPC
 from ptxkit.targets.wgmma import FLOAT_COLUMNS, columns_of, columns_refused
+from ptxkit.workload.inputs import dtype_of
 
 SOURCE = "matmul_multicast.cu"
 MAX_STAGES = 32
@@ -268,6 +269,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         rows=t["TOKENS"],
         columns=weights(t),
         delivered=from_a + from_b,
+        paired=from_a if t["A_SHARING"] == 2 else 0.0,
         sms=min(ctas, resident),
         idle=1 - min(ctas, resident) / w.device.sms,
         others=t["A_SHARING"] + t["B_SHARING"] - 2,
@@ -278,6 +280,7 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
         exchanged=sums * on_sm if t["PARTS"] > 1 else 0,
         scattered=ends if how == 1 else 0.0,
         shifted=0.0 if how else ends,
+        wide=ends if dtype_of(w.output_kind).itemsize > 2 else 0.0,
         waves=waves - 1,
         clustered=of_cluster > 1,
         packed=of_cluster > SMS_PER_TPC,

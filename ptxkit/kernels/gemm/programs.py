@@ -5,7 +5,7 @@ sharing CTAs are arguments, so that one program (a cubin) serves many sizes. ``s
 times and predictions a few programs of each kernel and type that serve nearly all sizes well, and writes them to
 ``product_programs.json``. They are taken unless another program is predicted to be faster by a margin: a special program is
 compiled only where it gains as much.
-The margin is a share of the time, and for large products and programs of one step a time.
+The margin is a share of the time, for large products and programs of one step a time, and for small products at least a time.
 
 The same file has the measured exceptions of a GPU: sizes whose choice by the model was slower than the fastest measured tile.
 """
@@ -91,13 +91,14 @@ class Option:
 class SharedPrograms:
     """The programs of a kernel.
 
-    Another one is taken if its prediction, times 1 + ``margin``, is smaller. One of the same variant, with which the
-    comparison has less error, is also taken if its prediction is smaller by ``margin_us``.
+    Another one is taken if its prediction, times 1 + ``margin``, is smaller, and smaller by more than ``least_us``. One of the
+    same variant, with which the comparison has less error, is also taken if its prediction is smaller by ``margin_us``.
     """
 
     programs: frozenset[str] = frozenset()
     margin: float = 0.0
     margin_us: float = math.inf
+    least_us: float = 0.0
 
     def has(self, option: Option) -> bool:
         """Whether the option needs no other program than these and, of which each type has one, that of copies."""
@@ -110,7 +111,7 @@ class SharedPrograms:
         if not shared:
             return fastest
         best = min(shared, key=lambda option: option.predicted_us)
-        if fastest.predicted_us * (1 + self.margin) < best.predicted_us:
+        if max(fastest.predicted_us * (1 + self.margin), fastest.predicted_us + self.least_us) < best.predicted_us:
             return fastest
         alike = min((o for o in options if o.variant == best.variant), key=lambda option: option.predicted_us)
         return alike if alike.predicted_us + self.margin_us < best.predicted_us else best
@@ -136,7 +137,9 @@ class ProductPrograms:
         return cls(
             read["measured_on"]["gpu"],
             {
-                (of["kernel"], dtype): SharedPrograms(frozenset(of["programs"]), of["margin"], of.get("margin_us", math.inf))
+                (of["kernel"], dtype): SharedPrograms(
+                    frozenset(of["programs"]), of["margin"], of.get("margin_us", math.inf), of.get("least_us", 0.0)
+                )
                 for of in read["shared"]
                 for dtype in of["dtypes"]
             },

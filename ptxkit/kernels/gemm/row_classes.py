@@ -61,6 +61,11 @@ class OfClass:
         few, many = sorted((w.m, w.n))
         return cls(few, cdiv(many, period(w)), w.k + MAPS - MAPS // period(w), w.kind, w.device, w.work())
 
+    @property
+    def output_kind(self) -> str:
+        """The type of the results."""
+        return self.kind
+
     def work(self) -> Work:
         """Its flops and bytes, together with those of the other classes."""
         return self.all_work

@@ -26,14 +26,16 @@ class StreamWork:
     """What a launch does.
 
     Attributes:
-        memory_bytes: of all operands and results. split: the share of the delivered rows that are no multiples of a cache line.
+        memory_bytes: of all operands and results. split: of the delivered rows, by ``wgmma_tiles.split_share``.
         steps: steps along k of the busiest SM. rows, columns: rows of both operands in a stage.
         delivered: rows that L2 delivers for a CTA in a step; fewer than rows + columns with multicast.
+        paired: those of a that a CTA loads for itself and one other CTA.
         sms: busy ones. idle: the share of others. stages: in the shared memory of an SM. units: tiles of 64 rows in a stage.
         wgmma_columns: columns of a wgmma. others: CTAs of a cluster that read what a CTA loads, beside itself.
         ends: sums of the tiles that an SM ends. waves: after the first one. exchanged: sums that CTAs of a cluster send.
         scattered: of the sums of ``ends``, those that are stored one by one, in step 15 also by pairs.
         shifted: those of rows that begin anywhere, which are stored by shifted vectors, or row by row.
+        wide: those that are stored as four bytes.
         clustered: whether CTAs share operands. packed: whether these are more than the SMs of a TPC.
         partial_bytes: of sums in device memory, which a second launch adds.
         again_bytes: see :func:`again_bytes`; with a long k and a small result, all bytes of both operands are such.
@@ -60,6 +62,8 @@ class StreamWork:
     idle: float = 0.0
     partial_bytes: int = 0
     again_bytes: float = 0.0
+    paired: float = 0.0
+    wide: float = 0.0
 
 
 def again_bytes(w: Any, itemsize: int, reads_a: int, reads_b: int) -> float:
@@ -88,13 +92,14 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
     times = (
         (work.memory_bytes + rates.again * work.again_bytes) / (rates.memory_gbs * 1e3 * scale) * (1 + rates.uneven * excess),
         work.steps * received * ROW_BYTES / (rates.shared_gbs * 1e3),
-        delivered * split / (rates.l2_gbs * 1e3 * scale),
+        (delivered + rates.paired * work.sms * work.steps * work.paired * ROW_BYTES) * split / (rates.l2_gbs * 1e3 * scale),
         work.steps * work.units * work.wgmma_columns * rates.column_us * (1 - rates.power * work.idle),
         work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses) + rates.release_us * work.others) / work.stages,
         work.steps * rates.step_us,
     )
     hidden = sum(time**rates.order for time in times) ** (1 / rates.order)
-    ends = work.ends * rates.end_us + work.scattered * rates.scattered_us + work.shifted * rates.shifted_us
+    ends = work.ends * rates.end_us + work.wide * rates.wide_us
+    ends += work.scattered * rates.scattered_us + work.shifted * rates.shifted_us
     beside = rates.launch_us + ends + work.waves * rates.wave_us + work.exchanged * rates.exchange_us
     added = (work.partial_bytes > 0) * rates.second_us + work.partial_bytes / (rates.partial_gbs * 1e3 * scale)
     predicted: float = hidden + beside + work.clustered * rates.cluster_us + added

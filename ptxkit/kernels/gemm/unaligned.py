@@ -169,9 +169,9 @@ def candidates(w: Matmul) -> Iterator[dict[str, int]]:
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
     """What step 12 does after the copies, whose rows are whole cache lines."""
     made, of_copies = wgmma_tiles.stream_work(w, t), copies(w)
-    lines = {name: name in of_copies or pitch * SIZE % wgmma_tiles.LINE_BYTES == 0 for name, pitch in pitches(w).items()}
+    of = {name: 0.0 if name in of_copies else wgmma_tiles.split_rows(pitch * SIZE) for name, pitch in pitches(w).items()}
     rows, cols = t["BM"] / t["CLUSTER_N"], t["BN"] / t["CLUSTER_M"]
-    split = (rows * (not lines["a"]) + cols * (not lines["b"])) / (rows + cols)
+    split = (rows * of["a"] + cols * of["b"]) / (rows + cols)
     return replace(made, split=split, shifted=0.0 if stores_by_tma(w) else made.ends)
 
 

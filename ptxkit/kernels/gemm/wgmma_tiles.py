@@ -7,6 +7,7 @@ delivers more, and clusters that share such an operand are faster (:mod:`ptxkit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
@@ -29,6 +30,8 @@ class Product(Protocol):
     @property
     def kind(self) -> str: ...
     @property
+    def output_kind(self) -> str: ...
+    @property
     def device(self) -> DeviceFacts: ...
     @property
     def a_layout(self) -> Literal["row", "column"]: ...
@@ -41,6 +44,7 @@ class Product(Protocol):
 
 BK = 64  # elements of k in a step
 LINE_BYTES = 128
+ALIGNMENT = 16  # bytes, of the rows that TMA reads
 PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # parts of k
 
 
@@ -132,11 +136,20 @@ def tiles(w: Product, t: Mapping[str, int]) -> int:
 
 
 def split_share(w: Product, rows: float, cols: float, itemsize: int = 2) -> float:
-    """The share of split cache lines where ``rows`` rows of a and ``cols`` of b are delivered."""
+    """How much of the delivered ``rows`` rows of a and ``cols`` of b is split between cache lines.
+
+    Rows that begin at any multiple of 16 bytes count fully; those that begin at multiples of 32 or 64 bytes half and a quarter
+    as much, because fewer of them begin within a line and none within a sector of 32 bytes.
+    """
     row_a = w.k if w.a_layout == "row" else w.m
     row_b = w.k if w.b_layout == "column" else w.n
-    of_a, of_b = (row * itemsize % LINE_BYTES != 0 for row in (row_a, row_b))
-    return (rows * of_a + cols * of_b) / (rows + cols)
+    return (rows * split_rows(row_a * itemsize) + cols * split_rows(row_b * itemsize)) / (rows + cols)
+
+
+def split_rows(row_bytes: int) -> float:
+    """The same of rows with this pitch."""
+    whole = math.gcd(row_bytes, LINE_BYTES)
+    return 0.0 if whole == LINE_BYTES else min(1.0, ALIGNMENT / whole)
 
 
 def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
@@ -154,6 +167,7 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
         rows=rows,
         columns=cols,
         delivered=from_a + from_b,
+        paired=from_a if t["CLUSTER_N"] == 2 else 0.0,
         sms=min(work, ctas),
         idle=1 - min(work, ctas) / w.device.sms,
         others=t["CLUSTER_M"] + t["CLUSTER_N"] - 2,
