@@ -150,12 +150,12 @@ def together(monkeypatch):
 @pytest.mark.parametrize(
     ("mnk", "sms", "tile", "parts", "asks"),
     [
-        ((70, 72, 1032), 13, {"COLUMNS": 24}, 2, True),
-        ((20, 30, 1032), 7, {"COLUMNS": 40}, 7, True),
-        ((24, 24, 2200), 32, {"COLUMNS": 24}, 32, True),  # more parts than pieces of the tile, so that few CTAs have a slice
-        ((24, 24, 2200), 33, {"COLUMNS": 24}, 33, False),  # more parts than bits of a word
-        ((140, 90, 1032), 40, {"COLUMNS": 32, "SHARING": 2, "B_SHARING": 2}, 2, True),
-        ((150, 64, 1032), 5, {"CONSUMERS": 3, "COLUMNS": 64}, 5, True),
+        ((70, 72, 264), 13, {"COLUMNS": 24}, 2, True),
+        ((20, 30, 520), 7, {"COLUMNS": 40}, 7, True),
+        ((8, 16, 2200), 32, {"COLUMNS": 16}, 32, True),  # more parts than pieces of the tile, so that few CTAs have a slice
+        ((8, 16, 2200), 33, {"COLUMNS": 16}, 33, False),  # more parts than bits of a word
+        ((140, 90, 264), 40, {"COLUMNS": 32, "SHARING": 2, "B_SHARING": 2}, 2, True),
+        ((150, 64, 520), 5, {"CONSUMERS": 3, "COLUMNS": 64}, 5, True),
     ],
     ids=str,
 )
@@ -173,9 +173,9 @@ def test_ctas_neither_store_nor_add_parts_of_rows_that_a_lacks(together):
 def test_the_last_cta_adds_what_others_have_given_up(together, monkeypatch):
     """Where the other parts are not there when a CTA asks for the first time, with the same bits."""
     tile = with_defaults({"COLUMNS": 24, "DIVIDED": 2})
-    expected = run(strict(9), 70, 48, 1032, tile)
+    expected = run(strict(9), 70, 48, 520, tile)
     monkeypatch.setattr(stream_k, "MOST_ASKS", 1)
-    got = run(strict(9, racecheck="warps"), 70, 48, 1032, tile)
+    got = run(strict(9, racecheck="warps"), 70, 48, 520, tile)
     np.testing.assert_array_equal(got.view(np.uint16), expected.view(np.uint16))
 
 
