@@ -383,6 +383,13 @@ def is_tiny(t):
     return (t.get("BM"), t.get("BN"), t.get("WM")) == (32, 64, 32)
 
 
+@pytest.mark.parametrize("step", ["step9_stream_k", "step10_cluster_k", "step11_partial_sums", "step14_two_launches"])
+def test_tiles_of_an_odd_number_of_warps_are_refused(step):
+    w = MATMUL.make([97, 99, 67], {})
+    with pytest.raises(UsageError, match="96 threads are not a multiple of 64"):
+        w.variant(step).select_tile(w, SM_90A, tile(96, 96, 32, 8, 12, 32, 96, 3))
+
+
 def test_tiles_of_two_warps_multiply_aligned_copies():
     tiles = [t for _, _, t in ranked(MATMUL.make([777, 1333, 129], {})) if is_tiny(t)]
     assert tiles and all(t["COPY"] == 1 for t in tiles)

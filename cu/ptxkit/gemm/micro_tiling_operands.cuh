@@ -92,6 +92,7 @@ struct CopiedOperands {
         const float *from_a, *from_b;
         int n, k, rows, columns;  // rows of a from the thread's first one on, columns of b from its first one on
         bool whole;               // the tile is within the matrices, and takes a path without comparisons
+        static_assert(InterleavedLanesOf<Tile>::THREADS % THREADS == 0, "thread() is the number of a producer");
 
         __device__ __forceinline__ Of(const CopiedOperands& operands, TileOrigin origin, int thread, int m, int n, int k)
             : operands(operands), n(n), k(k), whole(origin.row + BM <= m && origin.col + BN <= n) {

@@ -312,6 +312,8 @@ def distributable(w: F32Product, t: Tile) -> bool | str:
     """Whether ``Registers`` of cu/ptxkit/gemm/micro_tiling_operands.cuh can give consumer threads what they need."""
     held = t.TM * t.TN + 4 * t.TM + 2 * t.TN
     at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + producers(t)) // 8 * 8
+    if threads(t) % producers(t):
+        return f"{threads(t)} threads are not a multiple of {producers(t)}, half of a warpgroup"
     if not whole_warpgroups(t):
         return at_launch >= held + LEAST_BESIDE or f"{at_launch} registers are too few for {t.TM} x {t.TN} sums"
     kept = 24 if w.aligned or t.get("COPY", 0) else 48
