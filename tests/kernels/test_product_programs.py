@@ -72,7 +72,7 @@ def test_a_persistent_grid_has_no_clusters_that_would_wait_for_others(kernel, va
     assert launch.grid[0] == ctas
 
 
-MOST = {"bf16": 24, "f16": 22, "f32": 18, "e4m3": 16, "s8": 14, "tf32": 14}
+MOST = {"bf16": 24, "f16": 22, "f32": 18, "e4m3": 16, "s8": 15, "tf32": 13}
 """Programs that a type needs. 38 products of bf16 need 33 if each takes the program that is predicted to be the fastest."""
 
 
@@ -110,7 +110,7 @@ def test_a_type_without_a_set_takes_those_of_all_types_of_its_kernel():
     assert not read.of_product(MatmulWgmma(dtype="bf16")).programs
 
 
-@pytest.mark.parametrize(("sizes", "block"), [((3001, 3001, 3001), (128, 192)), ((4096, 4099, 4096), (256, 128))])
+@pytest.mark.parametrize(("sizes", "block"), [((3001, 3001, 3001), (128, 192)), ((4096, 4099, 4096), (128, 176))])
 def test_large_unaligned_products_take_the_tiles_of_aligned_ones(sizes, block):
     choice = choose(MatmulWgmma(*sizes).on(H200), target=SM_90A)
     assert (choice.tile["BM"], choice.tile["BN"]) == block
