@@ -13,6 +13,7 @@ The first line of a file has ``stores``: "vectors" since step 15 stores vectors 
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
 Those without ``shifted`` are of steps 12, 13, 15 and 17 before they stored rows of c that begin anywhere by vectors, and those
 without ``"shifted": "several"`` of step 12 before it had several vectors in flight; such times are left out.
+Those without ``"together": true`` are of equal parts of k whose sums were all stored, and added by another launch.
 
 Minimized is the sum of
 
@@ -180,12 +181,16 @@ def stored_as_now(head: Mapping[str, Any], w: Any, variant: str) -> bool:
 
 
 def as_stored(
-    model: str, work: StreamWork, w: Any, t: Mapping[str, int], stores: str | None
+    model: str, work: StreamWork, w: Any, t: Mapping[str, int], head: Mapping[str, Any]
 ) -> tuple[str, StreamWork] | None:
     """The model and the work of a tile as its results were stored at the time; None if many partial sums were added slowly."""
+    stores, fused = head.get("stores"), w.name == "matmul_fused"
+    if model == "parts" and not head.get("together"):
+        t = stream_k.ALONE | t
+        shares = stream_k.Shares.of(w, t, w.itemsize, w.batch) if fused else stream_k.Shares.of(w, t)
+        return model, replace(work, partial_bytes=stream_k.stored_bytes(t, replace(shares, asks=0)))
     if stores == "fours" or model not in ("multicast", "multicast_parts", "stream_k"):
         return model, work
-    fused = w.name == "matmul_fused"
     if model == "stream_k" and work.partial_bytes:
         t = stream_k.ALONE | t
         shares = stream_k.Shares.of(w, t, w.itemsize, w.batch) if fused else stream_k.Shares.of(w, t)
@@ -212,7 +217,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
         w = registry.get(value["kernel"])(**value["sizes"], **value["options"]).on(facts)
         for row, us in choice_files.times(value["rows"]):
             made = work_of(w, row["variant"], row["tile"])
-            made = made and as_stored(*made, w, row["tile"], head.get("stores"))
+            made = made and as_stored(*made, w, row["tile"], head)
             beside = copied_us(w, row.get("variant", ""))
             if made and stored_as_now(head, w, row["variant"]):
                 case = path.name, number, f"{w.name} {w.sizes} {w.options}"

@@ -188,6 +188,16 @@ def test_small_parts_are_added_by_another_launch():
     assert found == [False, True]
 
 
+@pytest.mark.parametrize(("sms", "parts", "counted"), [(132, 2, 2), (264, 4, 3)])
+def test_the_slices_that_ctas_keep_do_not_count_as_stored(sms, parts, counted):
+    tile = with_defaults({"CONSUMERS": 2, "COLUMNS": 128, "DIVIDED": 2})
+    workload = MatmulWgmma(m=1024, n=1024, k=8192).on(replace(reference_facts("sm_90a"), sms=sms))
+    shares = stream_k.Shares.of(workload, tile)
+    assert (shares.parts, shares.asks > 0) == (parts, True)
+    found = [stream_k.stored_bytes(tile, each) for each in (shares, replace(shares, asks=0))]
+    assert found == [counted * 4 * 1024 * 1024, parts * 4 * 1024 * 1024]
+
+
 def test_parts_that_ctas_add_find_room_in_the_ring():
     workload = MatmulWgmma(m=256, n=256, k=65536).on(reference_facts("sm_90a"))
     names = ("CONSUMERS", "ROWS", "COLUMNS", "CTAS_PER_SM")

@@ -37,7 +37,7 @@ class StreamWork:
         shifted: those of rows that begin anywhere, which are stored by shifted vectors, or row by row.
         wide: those that are stored as four bytes.
         clustered: whether CTAs share operands. packed: whether these are more than the SMs of a TPC.
-        partial_bytes: of sums in device memory, which a second launch adds.
+        partial_bytes: of sums in device memory, which are added there.
         again_bytes: see :func:`again_bytes`; with a long k and a small result, all bytes of both operands are such.
     """
 
@@ -60,7 +60,7 @@ class StreamWork:
     packed: bool = False
     others: int = 0
     idle: float = 0.0
-    partial_bytes: int = 0
+    partial_bytes: float = 0.0
     again_bytes: float = 0.0
     paired: float = 0.0
     wide: float = 0.0
