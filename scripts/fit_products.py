@@ -188,7 +188,7 @@ def as_stored(
     if model == "parts" and not head.get("together"):
         t = stream_k.ALONE | t
         shares = stream_k.Shares.of(w, t, w.itemsize, w.batch) if fused else stream_k.Shares.of(w, t)
-        return model, replace(work, partial_bytes=stream_k.stored_bytes(t, replace(shares, asks=0)))
+        return model, replace(work, partial_bytes=stream_k.stored_bytes(t, replace(shares, polls=0)))
     if stores == "fours" or model not in ("multicast", "multicast_parts", "stream_k"):
         return model, work
     if model == "stream_k" and work.partial_bytes:

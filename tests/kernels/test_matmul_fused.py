@@ -127,7 +127,7 @@ def test_ctas_add_parts_with_epilogues_and_batches_without_races(monkeypatch, op
     monkeypatch.setattr(stream_k, "FEWEST_TOGETHER", 1)
     tile = {**SHARES, "COLUMNS": 48, "DIVIDED": 2}
     workload = MatmulFused(40, 40, 1040, **options)
-    assert stream_k.Shares.of(workload, tile, workload.itemsize, workload.batch).asks
+    assert stream_k.Shares.of(workload, tile, workload.itemsize, workload.batch).polls
     run(strict(), "stream_k", 40, 40, 1040, tile, **options)
 
 

@@ -148,7 +148,7 @@ def together(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mnk", "sms", "tile", "parts", "asks"),
+    ("mnk", "sms", "tile", "parts", "polls"),
     [
         ((70, 72, 264), 13, {"COLUMNS": 24}, 2, True),
         ((20, 30, 520), 7, {"COLUMNS": 40}, 7, True),
@@ -159,10 +159,10 @@ def together(monkeypatch):
     ],
     ids=str,
 )
-def test_ctas_add_the_parts_of_their_tile_without_races(together, mnk, sms, tile, parts, asks):
+def test_ctas_add_the_parts_of_their_tile_without_races(together, mnk, sms, tile, parts, polls):
     tile = with_defaults({**tile, "DIVIDED": 2})
     shares = stream_k.Shares.of(MatmulWgmma(*mnk).on(replace(reference_facts("sm_90a"), sms=sms)), tile)
-    assert (shares.parts, shares.asks > 0) == (parts, asks)
+    assert (shares.parts, shares.polls > 0) == (parts, polls)
     run(strict(sms, racecheck="warps"), *mnk, tile)
 
 
@@ -171,10 +171,10 @@ def test_ctas_neither_store_nor_add_parts_of_rows_that_a_lacks(together):
 
 
 def test_the_last_cta_adds_what_others_have_given_up(together, monkeypatch):
-    """Where the other parts are not there when a CTA asks for the first time, with the same bits."""
+    """Where the other parts are not there when a CTA polls for the first time, with the same bits."""
     tile = with_defaults({"COLUMNS": 24, "DIVIDED": 2})
     expected = run(strict(9), 70, 48, 520, tile)
-    monkeypatch.setattr(stream_k, "MOST_ASKS", 1)
+    monkeypatch.setattr(stream_k, "MOST_POLLS", 1)
     got = run(strict(9, racecheck="warps"), 70, 48, 520, tile)
     np.testing.assert_array_equal(got.view(np.uint16), expected.view(np.uint16))
 
@@ -182,7 +182,7 @@ def test_the_last_cta_adds_what_others_have_given_up(together, monkeypatch):
 def test_small_parts_are_added_by_another_launch():
     facts, tile = reference_facts("sm_90a"), with_defaults({"COLUMNS": 160, "DIVIDED": 2})
     found = [
-        stream_k.Shares.of(MatmulWgmma(m=m, n=1000, k=16384).on(facts), tile).asks > 0
+        stream_k.Shares.of(MatmulWgmma(m=m, n=1000, k=16384).on(facts), tile).polls > 0
         for m in (48, 64)
     ]
     assert found == [False, True]
@@ -193,8 +193,8 @@ def test_the_slices_that_ctas_keep_do_not_count_as_stored(sms, parts, counted):
     tile = with_defaults({"CONSUMERS": 2, "COLUMNS": 128, "DIVIDED": 2})
     workload = MatmulWgmma(m=1024, n=1024, k=8192).on(replace(reference_facts("sm_90a"), sms=sms))
     shares = stream_k.Shares.of(workload, tile)
-    assert (shares.parts, shares.asks > 0) == (parts, True)
-    found = [stream_k.stored_bytes(tile, each) for each in (shares, replace(shares, asks=0))]
+    assert (shares.parts, shares.polls > 0) == (parts, True)
+    found = [stream_k.stored_bytes(tile, each) for each in (shares, replace(shares, polls=0))]
     assert found == [counted * 4 * 1024 * 1024, parts * 4 * 1024 * 1024]
 
 

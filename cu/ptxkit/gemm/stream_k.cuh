@@ -10,7 +10,7 @@
 //     CTAs of different groups read the same rows at the same time. What a share has of such a tile is stored as partial sums.
 //     A producer warp fills a ring of as many stages as shared memory holds. Of a tile with more rows than a, only those of a
 //     are loaded: the sums of the others are undefined, and neither they nor their parts are stored.
-//     Where a group has `parts`, the CTAs with the parts of a tile may add them themselves (`asks`), each a slice of the tile, in the order
+//     Where a group has `parts`, the CTAs with the parts of a tile may add them themselves (`polls`), each a slice of the tile, in the order
 //     of the parts, so that every launch gives the same bits. `clear_arrived` is launched before.
 // 2. Else `sum_of_shares`, another launch, adds the partial sums of the tiles that several shares have, in an order that depends on the
 //     sizes alone, and applies the epilogue.
@@ -44,7 +44,7 @@ struct Shares {
     unsigned sharing, b_sharing;   // CTAs of a cluster with the same rows of a, and with the same rows of b
     unsigned rows;                 // of a that each CTA loads for its cluster: fewer than those of a tile where a has fewer
     unsigned parts;                // shares of each group, if no share has steps of two groups, else 0
-    unsigned asks;                 // if the CTAs with the parts of a tile add them: how often they ask for those of the others; else 0
+    unsigned polls;                 // if the CTAs with the parts of a tile add them: how often they poll for those of the others; else 0
     unsigned of_product;           // groups of a product of a batch
 
     // Steps that are divided among how many shares: of one group, or of all shared groups.
@@ -133,16 +133,16 @@ struct PiecesOfTile {
     static __device__ __forceinline__ unsigned col(unsigned piece) { return piece % ACROSS * 8; }
 };
 
-// What the producer warp of a CTA tells its consumers while the parts of a tile are added.
+// What the producer warp of a CTA sends to its consumers while the parts of a tile are added.
 enum Adding : unsigned { STORE_SLICE = 32, LAST_SLICE = 64 };  // beside the number of a slice to add
 
 // The producer warp's share of the addition of the parts of a tile, after its own part: `part`. Parts are added by slices, and each CTA
 // adds one of them: its pieces of all parts are copied to shared memory as soon as they are in device memory, and consumers add them in the
 // order of the parts, so that every launch gives the same bits. `arrived` is a word of the tile, 0 before the launch: its lower 32 bits
 // are the parts that are in device memory, the upper ones the slices that their CTAs have given up. A CTA gives its slice up when it has
-// asked `asks` times, because nothing promises that all CTAs of the grid run at the same time; the CTA that arrives last then adds it.
+// polled the word `polls` times, because nothing promises that all CTAs of the grid run at the same time; the CTA that arrives last then adds it.
 template <class Tile, class Vector>
-__device__ __forceinline__ void request_parts(const PiecesOfTile<Tile>& pieces, unsigned long long* arrived, unsigned part, unsigned asks,
+__device__ __forceinline__ void request_parts(const PiecesOfTile<Tile>& pieces, unsigned long long* arrived, unsigned part, unsigned polls,
                                               const Vector* of_first, size_t apart, unsigned room, unsigned added,
                                               unsigned* command) {
     constexpr unsigned BYTES = PiecesOfTile<Tile>::BYTES, ALL = Tile::THREADS + 32;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void request_parts(const PiecesOfTile<Tile>& pieces, 
     bool complete = there == all;  // this CTA is the last one
     unsigned slices = complete ? given_up : 0;
     __syncwarp();
-    auto tell = [&](unsigned what) {
+    auto send = [&](unsigned what) {
         __syncwarp();
         if (lane == 0) {
             *command = what;
@@ -171,31 +171,31 @@ __device__ __forceinline__ void request_parts(const PiecesOfTile<Tile>& pieces, 
         cp_async_bulk_shared_global(room + lane * pieces.most() * BYTES, of_first + lane * apart + begin * 32, bytes, added);
     };
     bool requested = lane == part || lane >= parts;  // the own part is there
-    for (unsigned asked = 1;; asked++) {
+    for (unsigned polled = 1;; polled++) {
         if (!requested && there >> lane & 1) {
             request(part);
             requested = true;
         }
         if (!vote_sync_any(all_lanes, !requested)) break;
-        if (!complete && asked == asks) {
-            tell(STORE_SLICE);
+        if (!complete && polled == polls) {
+            send(STORE_SLICE);
             barrier_sync(2, ALL);  // the own slice is in device memory, too
             if (lane == 0) word = atom_or_acq_rel_gpu_global(arrived, 1ull << (32 + part));
             complete = shfl_sync_idx(all_lanes, unsigned(word), 0) == all;
             if (!complete) {
-                tell(STORE_SLICE | LAST_SLICE);
+                send(STORE_SLICE | LAST_SLICE);
                 return;
             }
         }
         there = unsigned(ld_acquire_gpu_global(arrived));
     }
-    tell(part | (slices ? 0u : LAST_SLICE));
+    send(part | (slices ? 0u : LAST_SLICE));
     while (slices) {
         const unsigned slice = 31 - __clz(slices);
         slices &= ~(1u << slice);
         barrier_sync(2, ALL);  // the room is free
         if (lane < parts) request(slice);
-        tell(slice | (slices ? 0u : LAST_SLICE));
+        send(slice | (slices ? 0u : LAST_SLICE));
     }
 }
 
@@ -309,7 +309,7 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
     };
     Part part;
     // Parts of a tile that are added together are those of `parts` clusters, of which this one is number `share`.
-    const unsigned tile_of_parts = shares.asks ? cluster / shares.parts : 0, share = cluster - tile_of_parts * shares.parts;
+    const unsigned tile_of_parts = shares.polls ? cluster / shares.parts : 0, share = cluster - tile_of_parts * shares.parts;
     const PiecesOfTile<Tile> pieces = {shares.parts, shares.rows * sharing};
     constexpr unsigned of_tile = Tile::VECTORS * Tile::THREADS;
     Vector* const of_parts = reinterpret_cast<Vector*>(partials) + size_t((cluster - share) * ctas + rank) * of_tile;
@@ -335,10 +335,10 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                 }
             }
         }
-        if (shares.asks) {
+        if (shares.polls) {
             __syncwarp();
             auto* const words = reinterpret_cast<unsigned long long*>(reinterpret_cast<Vector*>(partials) + size_t(gridDim.x) * of_tile);
-            request_parts<Tile>(pieces, words + tile_of_parts * ctas + rank, share, shares.asks, of_parts, size_t(ctas) * of_tile, base,
+            request_parts<Tile>(pieces, words + tile_of_parts * ctas + rank, share, shares.polls, of_parts, size_t(ctas) * of_tile, base,
                                 added, &command);
         }
     } else {
@@ -391,7 +391,7 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
                     if (row + v / (COLUMNS / 8) * 64 + 8 >= loaded) d[2] = d[3] = 0;
                 }
             }
-            if (shares.asks) {
+            if (shares.polls) {
                 add_parts<Tile, Vector>(sums, output, pieces, share, of_parts + size_t(share * ctas) * of_tile, shared, added, &command,
                                         at.row, at.col);
                 break;  // it is the only part of this CTA

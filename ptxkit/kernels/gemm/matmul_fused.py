@@ -386,7 +386,7 @@ class MatmulFused(HasLayout, Workload):
             template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
             instantiate=(add.entry, clear.entry),
         )
-        if shares.asks:
+        if shares.polls:
             return [clear, multiply]
         return [multiply, add] if shares.shares else [multiply]
 

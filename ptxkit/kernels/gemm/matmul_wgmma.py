@@ -403,7 +403,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
         instantiate=(add.entry, clear.entry),
     )
-    if shares.asks:
+    if shares.polls:
         return [*copied, clear, multiply]
     return [*copied, multiply, add] if shares.shares else [*copied, multiply]
 

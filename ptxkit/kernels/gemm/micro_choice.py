@@ -110,8 +110,8 @@ def fits(w: F32Product, t: Mapping[str, int]) -> bool:
 
 def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """A tile, and where rows are not aligned also the one that multiplies copies of them, as large ones do always: a scheduler
-    has two of their warps, which do not hide what the producer's copies of elements take. Those of two warps do, too: half of a
-    warpgroup fills their ring."""
+    has two of their warps, which do not hide what the producer's copies of elements take. Tiles of two warps always do so, too,
+    because only half of a warpgroup fills their ring."""
     if w.aligned:
         yield dict(t)
     elif t["TM"] * t["TN"] < WIDE["TM"] * WIDE["TN"] and whole_warpgroups(Tile(t)):

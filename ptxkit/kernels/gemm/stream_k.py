@@ -29,7 +29,7 @@ SHARE_THREADS = 128  # of a CTA of the second launch
 MOST_ADDERS, ADDED = 16, 4  # lanes that add the parts of a vector, and the loads of a lane that are in flight
 MOST_TOGETHER = 32  # parts of a tile that its CTAs add: bits of a word
 FEWEST_TOGETHER = 9216  # sums of such a part: those of smaller ones are added as fast or faster by another launch
-MOST_ASKS = 64  # for the other parts, about a microsecond each time, before a CTA leaves its share of the sums to the last one
+MOST_POLLS = 64  # for the other parts, about a microsecond each, before a CTA leaves its share of the sums to the last one
 MOST_SUMS = 128  # of a thread
 OTHER_REGISTERS = 40  # of a thread, for addresses and counters
 MOST_SHIFTED = 64  # columns of rows that begin anywhere, which a warp stores at a time
@@ -118,7 +118,7 @@ class Shares:
         shares: clusters with a share of the remaining groups, all or 0. sharing, b_sharing: CTAs of a cluster, and tiles of a
             group, with the same rows of a, and of b.
         rows: of a that each CTA loads for its cluster. clusters: of the launch. parts: shares of each group, if all have as
-            many, else 0. asks: how often their CTAs ask for the other parts, if they add these, else 0.
+            many, else 0. polls: how often their CTAs poll for the other parts, if they add these, else 0.
         of_product: groups of a product of a batch.
     """
 
@@ -132,7 +132,7 @@ class Shares:
     rows: int
     clusters: int
     parts: int
-    asks: int
+    polls: int
     of_product: int
 
     @classmethod
@@ -149,8 +149,8 @@ class Shares:
             if parts > 1:
                 clusters = parts * groups
                 together = parts <= MOST_TOGETHER and rows * sharing * t["COLUMNS"] >= FEWEST_TOGETHER
-                asks = MOST_ASKS if together else 0
-                return cls(down, groups, steps, 0, clusters, sharing, b_sharing, rows, clusters, parts, asks, of_product)
+                polls = MOST_POLLS if together else 0
+                return cls(down, groups, steps, 0, clusters, sharing, b_sharing, rows, clusters, parts, polls, of_product)
         clusters = min(resident, groups * steps)
         if t["DIVIDED"] == 1 and groups % clusters:
             whole = max(0, groups // clusters - 1)
@@ -162,7 +162,7 @@ class Shares:
     def arguments(self) -> tuple[int, ...]:
         """The arguments of both kernels."""
         of_steps = self.down, self.groups, self.steps, self.whole, self.shares
-        return (*of_steps, self.sharing, self.b_sharing, self.rows, self.parts, self.asks)
+        return (*of_steps, self.sharing, self.b_sharing, self.rows, self.parts, self.polls)
 
     @property
     def ctas(self) -> int:
@@ -214,7 +214,7 @@ def stored_bytes(t: Mapping[str, int], shares: Shares) -> float:
     Of two parts that is half, but three tiles took 0.8 us less in the mean (H100) where half the bytes would save 2.5 us or
     more.
     """
-    kept = 1 / shares.parts if shares.asks and shares.parts > 2 else 0.0
+    kept = 1 / shares.parts if shares.polls and shares.parts > 2 else 0.0
     return stored_parts(shares) * shares.ctas * vectors(t) * 16 * (1 - kept)
 
 

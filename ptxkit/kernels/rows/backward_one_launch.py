@@ -147,7 +147,7 @@ def groups(w: Any, t: Tile) -> int:
 
 
 def blocks(w: Any, t: Tile) -> int:
-    """Blocks of columns of a CTA: several where fewer warps have all rows in flight, and no SM would be idle."""
+    """Blocks of columns of a CTA: as many as warps have with all rows in flight, up to one CTA of the sums for each SM."""
     if t.SPLIT > 1:
         return 1
     warps = row.launched_lanes(w, t)[1] // WARP
