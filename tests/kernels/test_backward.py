@@ -343,7 +343,7 @@ ONE_LAUNCH = [  # rows, cols, dtype, tile
     (260, 3, "f32", {"THREADS": 128, "SPLIT": 8}),
     (150, 42, "f16", {"THREADS": 128, "SPLIT": 4}),  # two columns a lane of the sums
     (300, 36, "f32", {"THREADS": 256, "SPLIT": 8}),  # four
-    (12, 8456, "f16", {"THREADS": 256, "CLUSTER": 8}),  # three blocks of columns for five warps
+    (3, 9000, "f16", {"THREADS": 128, "VECTORS": 2, "CLUSTER": 8}),  # three warps, one of each block
     (2, 16900, "f32", {"THREADS": 256, "VECTORS": 2, "CLUSTER": 16}),  # a thread has a vector of columns
 ]
 
@@ -352,6 +352,12 @@ ONE_LAUNCH = [  # rows, cols, dtype, tile
 def test_clusters_add_up_columns_and_hold_rows(device, rows, cols, dtype, tile):
     kernel = KERNELS[cols % 2]
     check(case_of(device, kernel, rows, cols, dtype), "one_launch", {"VECTORS": 1, "CLUSTER": 1, "SPLIT": 1, **tile})
+
+
+def test_sums_of_blocks_may_come_after_dx(device, monkeypatch):
+    monkeypatch.setattr(backward_one_launch, "dx_first", lambda w, t: True)
+    tile = {"THREADS": 128, "VECTORS": 2, "CLUSTER": 2, "SPLIT": 1, "SHIFTED": True}
+    check(case_of(device, RmsnormBackward, 5, 2051, "f16"), "one_launch", tile)
 
 
 VECTOR_SUMS = [  # groups of warps, rows, cols, dtype, options, tile
@@ -371,18 +377,20 @@ def test_threads_add_up_vectors_of_columns(device, monkeypatch, groups, rows, co
     check(case, "one_launch", {"VECTORS": 1, "CLUSTER": 1, "SPLIT": 1, **tile})
 
 
-@pytest.mark.parametrize(("rows", "cols", "groups"), [
-    (2, 106232, 1),
-    (16, 106232, 2),
-    (64, 65536, 8),
-    (65, 106232, 0),
-    (2, 16384, 0),  # fewer warps than SMs
-    (2, 33792, 1),
+@pytest.mark.parametrize(("rows", "cols", "groups", "first"), [
+    (2, 106232, 1, True),
+    (16, 106232, 2, True),
+    (17, 106232, 0, True),
+    (65, 106232, 0, False),
+    (2, 106233, 0, True),
+    (2, 16384, 0, False),  # fewer warps than SMs
+    (2, 33792, 1, True),
 ])
-def test_few_long_rows_are_added_up_by_vectors(rows, cols, groups):
+def test_few_long_rows_are_added_up_by_vectors_after_dx(rows, cols, groups, first):
     workload = RmsnormBackward(rows=rows, cols=cols, dtype="f16").on(reference_facts("sm_90a"))
-    _, tile = backward_one_launch.ordered(workload)[0]
-    assert backward_one_launch.groups(workload, Tile(tile)) == groups
+    tile = Tile(backward_one_launch.ordered(workload)[0][1])
+    found = backward_one_launch.groups(workload, tile), backward_one_launch.dx_first(workload, tile)
+    assert found == (groups, first)
 
 
 @pytest.mark.parametrize(("rows", "one"), [(2, True), (16, True), (64, True), (300, False)])

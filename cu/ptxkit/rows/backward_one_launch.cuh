@@ -116,9 +116,9 @@ struct LaneSums {
 
 // Sums over rows of dy * n and of dy for `blocks` blocks of 32 columns, of which block number `block` is the first. A lane has WIDE
 // neighbouring columns, so that a warp reads WIDE rows of a block at a time; the warps of a block take such groups of rows in
-// turn. The number of columns is a multiple of WIDE. All blocks have the same number of warps, and up to blocks - 1 warps have none.
-// With SPLIT there is one block, whose rows SPLIT CTAs share; the first one of them writes the sums. Of each lane, the sums are in
-// f32, those of a warp too; those of warps and CTAs are added in f64, in a fixed order.
+// turn. The number of columns is a multiple of WIDE, and `blocks` divides the number of warps. With SPLIT there is one block, whose rows
+// SPLIT CTAs share; the first one of them writes the sums. Of each lane, the sums are in f32, those of a warp too; those of warps
+// and CTAs are added in f64, in a fixed order.
 template <bool CENTERED, class T, int THREADS, int SPLIT, int WIDE, Activation A>
 __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T* gamma, const T* beta,
                                                 const float* means, const float* rstds, T* dgamma, T* dbeta,
@@ -130,7 +130,7 @@ __device__ __forceinline__ void sums_of_columns(const T* x, const T* dy, const T
     const unsigned warps = blockDim.x / 32 / blocks;  // of a block
     const unsigned first_column = (block + warp % blocks) * 32, c = first_column + lane % LANES * WIDE;
     LaneSums<CENTERED, T, WIDE, A> sums = {x, dy, means, rstds, rows, cols, c};
-    if (c < cols && warp < warps * blocks) {
+    if (c < cols) {
         if constexpr (A != NONE) {
 #pragma unroll
             for (int j = 0; j < WIDE; j++) sums.weight[j] = to_f32(gamma[c + j]), sums.shift[j] = to_f32(beta[c + j]);

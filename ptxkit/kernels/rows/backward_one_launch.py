@@ -25,7 +25,8 @@ from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 COLUMNS = 32  # of a block, which warps of a CTA add up
 BESIDE = 48  # registers of a thread beside the two rows; SHIFTED_BESIDE: for addresses of rows that begin between vectors
 SHIFTED_BESIDE = 20
-FEW_ROWS = 64  # up to which a thread of the sums may have a vector of columns
+FEW_ROWS = 64  # up to which the CTAs of dx may start first
+VECTOR_ROWS = 16  # up to which a thread of the sums may have a vector of columns
 GROUP_ROWS = 8  # rows of such a thread: two times four in flight
 LEAST_REGISTERS = 64  # what a thread of the sums over rows needs
 
@@ -134,25 +135,30 @@ def usable(w: Any, t: Tile) -> bool | str:
     return True
 
 
+def few_and_long(w: Any) -> bool:
+    """Whether rows are few, and have so many columns that each SM has a warp even if a lane has a vector of them."""
+    return bool(w.rows <= FEW_ROWS and cdiv(w.cols, WARP * width(w.dtype)) >= w.device.sms)
+
+
 def groups(w: Any, t: Tile) -> int:
     """Groups of warps of a CTA that share the rows of the sums, where a thread has a vector of columns; 0: blocks of columns.
 
-    It has one in few rows with so many columns that each SM has a warp nevertheless. Blocks of columns are read by more
-    warps, each of which reads less of a row at a time and has sums to exchange.
+    Blocks of columns are read by more warps, each of which reads less of a row at a time and has sums to exchange.
     """
-    if t.SPLIT > 1 or w.rows > FEW_ROWS or cdiv(w.cols, WARP * width(w.dtype)) < w.device.sms:
+    if t.SPLIT > 1 or not few_and_long(w) or w.rows > VECTOR_ROWS or not row.is_aligned(w):
         return 0
     count = cdiv(w.rows, GROUP_ROWS)
     return count if count <= row.launched_lanes(w, t)[1] // WARP else 0
 
 
 def blocks(w: Any, t: Tile) -> int:
-    """Blocks of columns of a CTA: as many as warps have with all rows in flight, up to one CTA of the sums for each SM."""
+    """Blocks of columns of a CTA: as many as divide its warps, with all rows in flight, up to one CTA of sums for each SM."""
     if t.SPLIT > 1:
         return 1
     warps = row.launched_lanes(w, t)[1] // WARP
     of_block = cdiv(w.rows, rows_of_warp(w))  # warps that have all rows in flight
-    return max(1, min(warps // of_block, cdiv(w.cols, COLUMNS * w.device.sms)))
+    most = max(1, min(warps // of_block, cdiv(w.cols, COLUMNS * w.device.sms)))
+    return max(count for count in range(1, most + 1) if warps % count == 0)
 
 
 def columns_of_cta(w: Any, t: Tile) -> int:
@@ -172,11 +178,11 @@ def grid(w: Any, t: Tile) -> tuple[int, int]:
 
 
 def dx_first(w: Any, t: Tile) -> bool:
-    """Whether the CTAs that compute dx start before those of the sums, which take less time where there is nothing to exchange.
+    """Whether the CTAs that compute dx start before those of the sums, which take less time for few rows.
 
     Clusters that start last wait until as many SMs have room at a time.
     """
-    return groups(w, t) > 0
+    return t.SPLIT == 1 and few_and_long(w)
 
 
 @dataclass(frozen=True)
