@@ -402,6 +402,7 @@ def test_tiles_of_two_warps_multiply_aligned_copies():
         (1000, 2000, 1000, 1, 16),  # TMA fills the stages
         (700, 1501, 401, 2, 16),  # 13 steps of 32 for two CTAs
         (1021, 1021, 1021, 2, 32),
+        (1300, 801, 33, 1, 16),  # two steps
     ],
 )
 def test_threads_fill_deep_stages_where_shares_of_k_have_several(m, n, k, parts, bk):

@@ -16,6 +16,7 @@ from ptxkit.kernels.gemm import few_columns, few_rows, micro_cluster_k, programs
 from ptxkit.kernels.gemm.micro_model import fitted, predicted_us
 from ptxkit.kernels.gemm.micro_tiles import (
     DEEP_BK,
+    DEEP_STAGES,
     PARTS,
     F32Product,
     has_deep_steps,
@@ -83,7 +84,6 @@ COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 """(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, BATCH, THREADS)."""
 
 WHOLE_SECTORS = 16  # threads that read neighbouring elements of b one by one: 64 bytes
-DEEP_STAGES = 3
 CHAIN_STEPS = 8  # of a share of step 9 at least; where a tile has fewer, all are whole
 FEW_STEPS = 4  # of k, up to which a few tiles of LOWEST are considered for any number of rows
 MOST_SCATTERED = 1 << 19  # elements of c that parts of fewer than CHAIN_STEPS steps may store one by one
@@ -124,12 +124,14 @@ def deep(w: F32Product, t: Mapping[str, int]) -> dict[str, int]:
     """A tile whose stages threads fill, with stages of DEEP_BK elements of k where shares of k have several and there is room.
 
     A warp then copies a whole row of a at a time, and computes addresses half as often. Tiles of few sums a lane, whose
-    threads have few registers, would spill some of them; low and narrow ones were not measured.
+    threads have few registers, would spill some of them; low and narrow ones were not measured. Where k is divided, a ring with
+    fewer stages is slower.
     """
     stage, limits = 4 * DEEP_BK * (t["BM"] + t["BN"]), w.device.target.limits
     room = (limits.shared_bytes // t["CTAS"] - limits.reserved_bytes) // stage
     small = min(t["BM"], t["BN"]) < SMALL["BM"] or t["TM"] * t["TN"] < SMALL["TM"] * SMALL["TN"]
-    if small or t["BK"] >= DEEP_BK or not has_deep_steps(w, t) or room < DEEP_STAGES:
+    least = t["STAGES"] if t.get("PARTS", 1) > 1 else DEEP_STAGES
+    if small or t["BK"] >= DEEP_BK or not has_deep_steps(w, t) or room < least:
         return dict(t)
     return {**t, "BK": DEEP_BK, "STAGES": min(t["STAGES"], room)}
 

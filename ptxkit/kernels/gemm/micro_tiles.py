@@ -66,6 +66,7 @@ PARTIAL_SPACE = STREAM_SPACE | {
 CHUNK = 8  # of cu/ptxkit/gemm/micro_tiling.cuh: elements of k, of which the last step of steps 9 to 14 multiplies whole chunks
 PARTS = list(range(1, PORTABLE_CLUSTER + 1))  # of k in steps 10, 12 and 13, each for a CTA of a cluster
 DEEP_BK = 32  # elements of k of a deep stage: a row of a is then a line of 128 bytes
+DEEP_STAGES = 3  # the fewest of a ring
 SEVERAL_STEPS = 8
 OPTIONS = ("--ptxas-options=-O1",)
 """Of all kernels from step 9 on that multiply from a ring, see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh, and of those
@@ -145,9 +146,9 @@ def producers(t: Tile) -> int:
 
 
 def has_deep_steps(w: F32Product, t: Mapping[str, int]) -> bool:
-    """Whether the shares of k that CTAs have are several steps of DEEP_BK, so that threads fill stages of so many faster."""
+    """Whether the shares of k that CTAs have are enough steps of DEEP_BK, so that threads fill stages of so many faster."""
     parts = t.get("PARTS", 1)
-    return parts == 1 or cdiv(w.k, DEEP_BK) >= SEVERAL_STEPS * parts
+    return cdiv(w.k, DEEP_BK) >= (SEVERAL_STEPS * parts if parts > 1 else DEEP_STAGES)
 
 
 def covers(t: Tile) -> str | None:
