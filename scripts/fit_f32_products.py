@@ -1,12 +1,12 @@
 """Fit the model of steps 9 to 14 of micro_tiling_matmul to measured times, and write ptxkit/kernels/gemm/fitted_f32.json.
 
-    python scripts/fit_f32_products.py TIMES.jsonl... [--dry-run] [--rounds N] [--folds N]
+    python scripts/fit_f32_products.py TIMES.jsonl... [--dry-run] [--rounds N] [--folds N] [--only PREFIX]
 
 TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.gz) or not, whose cases are products of
 micro_tiling_matmul. Minimized is the mean of |log(predicted / measured)|, where slow tiles count less, plus the mean regret of
 the candidate with the shortest predicted time over the fastest tile of its case. The search changes one coefficient at a time
-by random factors, with fixed seeds. Printed are both parts, and the cases with the largest regret; with --folds also both parts
-for cases that were left out of the fit, a fold of them at a time.
+by random factors, with fixed seeds; with --only, those whose names begin with PREFIX. Printed are both parts, and the cases
+with the largest regret; with --folds also both parts for cases that were left out of the fit, a fold of them at a time.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def loss(found, rates: MicroRates):
     return error / total, sum(regrets) / len(regrets)
 
 
-def fit(found, rates: MicroRates, rounds: int) -> MicroRates:
+def fit(found, rates: MicroRates, rounds: int, only: str = "") -> MicroRates:
     """Coefficients with a smaller loss."""
     generator = random.Random(0)
-    names = [field.name for field in fields(MicroRates)]
+    names = [field.name for field in fields(MicroRates) if field.name.startswith(only)]
     least = sum(loss(found, rates))
     for turn in range(rounds):
         for name in generator.sample(names, len(names)):
@@ -117,6 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print without writing")
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="try N changes of each coefficient")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="also fit without each of N parts of the cases")
+    parser.add_argument("--only", default="", metavar="PREFIX", help="change only coefficients with such names")
     given = parser.parse_args(arguments)
     try:
         files = [choice_files.read(path) for path in given.times]
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.folds:
         error, regret = held_out(found, fitted(), given.rounds, given.folds)
         print(f"left out of the fit: error of predictions {error:.1%}, mean regret {regret:.1%}")
-    rates = fit(found, fitted(), given.rounds)
+    rates = fit(found, fitted(), given.rounds, given.only)
     error, regret = loss(found, rates)
     print(f"{len(found)} cases, error of predictions {error:.1%}, mean regret {regret:.1%}")
     for w, (peer, rows) in found.items():

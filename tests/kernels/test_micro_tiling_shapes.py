@@ -411,6 +411,14 @@ def test_threads_fill_deep_stages_where_shares_of_k_have_several(m, n, k, parts,
     assert [t["BK"] for t in square] == [bk]
 
 
+def test_many_strips_of_single_elements_are_read_by_the_widest_and_no_clusters():
+    """With fewer strips than SMs, clusters and narrower strips are considered."""
+    found = {n: ranked(MATMUL.make([3, n, 700], {})) for n in (999, 30001)}
+    tiles = {n: [t for _, s, t in of if s == "step12_few_rows" and not t["SHIFT"]] for n, of in found.items()}
+    assert all((t["ACROSS"], t["PARTS"]) == (32, 1) for t in tiles[30001]) and tiles[30001]
+    assert any(t["ACROSS"] == 16 for t in tiles[999]) and any(t["PARTS"] > 1 for t in tiles[999])
+
+
 @pytest.mark.parametrize("sizes", [(300, 301, 301), (3000, 3001, 3001), (2000, 515, 8190)])
 def test_large_tiles_of_rows_of_any_length_multiply_aligned_copies(sizes):
     """The producer of step 10 spills registers with such a tile (see above)."""

@@ -20,12 +20,18 @@ SPACE = {
 MOST_GROUPS = SmLimits.grid[1]
 SECTOR = SECTOR_BYTES // 4  # elements
 MOST_SHIFTED = 4  # rows of a, of which a thread has sums for each place at which rows of b may begin in a vector
+WIDEST = 32  # threads that cover a strip
 BESIDE = 20  # registers for addresses and counters
 
 
 def access(w: F32Product, t: Tile) -> str:
     """How elements of b are read: an ``Access`` of cu/kernels/micro_tiling_few_rows.cu."""
     return "VECTORS" if w.n % 4 == 0 else "SHIFTED" if t.get("SHIFT", 0) else "ELEMENTS"
+
+
+def many_strips(w: F32Product, rows: int) -> bool:
+    """Whether single elements of b may be read, of up to MOST_SHIFTED rows of a, and each SM has a strip of the widest."""
+    return may_shift(w, rows) and cdiv(w.n, 4 * WIDEST) * cdiv(w.m, rows) >= w.device.sms
 
 
 def may_shift(w: F32Product, rows: int) -> bool:

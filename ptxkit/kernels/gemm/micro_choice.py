@@ -80,6 +80,12 @@ ROWS = (
     *((3, 2, 512), (3, 4, 256), (3, 2, 256), (3, 1, 256), (3, 1, 128)),
     *((4, 4, 512), (4, 2, 512), (4, 1, 512), (4, 4, 256), (4, 2, 256), (4, 1, 256), (4, 1, 128), (8, 2, 512), (8, 2, 256)),
 )
+MANY_STRIPS = (
+    *((1, 1, 512), (1, 2, 512), (1, 2, 256), (2, 1, 512), (2, 2, 512), (2, 1, 256), (2, 2, 256)),
+    *((3, 1, 512), (3, 1, 256), (4, 1, 256)),
+)
+"""The same of single elements of b for strips of 128 columns of which each SM has one. With sums of three and four rows, more
+loads of a thread are slower."""
 COLUMNS = ((2, 4, 256), (4, 2, 256), (4, 4, 128), (4, 4, 256))
 """(ROWS, BATCH, THREADS) of step 13; those of step 12 are (ROWS, BATCH, THREADS)."""
 
@@ -177,21 +183,24 @@ def _two_launches(w: F32Product) -> Iterator[dict[str, int]]:
 
 def _rows(w: F32Product) -> Iterator[dict[str, int]]:
     rows = next((rows for rows in sorted(few_rows.SPACE["ROWS"]) if rows >= w.m), 16)
-    for height, batch, threads in ROWS:
-        if height == rows:
-            for shift in (1, 0) if few_rows.may_shift(w, rows) else (0,):
+    for shift in (1, 0) if few_rows.may_shift(w, rows) else (0,):
+        many = not shift and few_rows.many_strips(w, rows)
+        for height, batch, threads in MANY_STRIPS if many else ROWS:
+            if height == rows:
                 # with sums of four rows to be shifted, a thread has no registers for more vectors of b
                 if shift and rows > 2 and batch > 1:
                     continue
                 for across in few_rows.SPACE["ACROSS"]:
                     if across == NARROW_STRIP and (w.n % 4 or PARTS[-1] * cdiv(w.n, WIDER_STRIP) >= w.device.sms):
                         continue  # loads of 64 contiguous bytes take longer
-                    if w.n % 4 and not shift and across < WHOLE_SECTORS:
+                    if w.n % 4 and not shift and across < (few_rows.WIDEST if many else WHOLE_SECTORS):
                         continue
                     for parts in PARTS:
                         shape = {"ROWS": rows, "ACROSS": across, "BATCH": batch, "THREADS": threads}
                         t = {**shape, "PARTS": parts, "SHIFT": shift}
                         clusters = few_rows.strips(w, Tile(t)) * cdiv(w.m, rows)
+                        if parts > 1 and many:
+                            continue  # a cluster costs more
                         if parts == 1 or clusters * parts <= cluster_ctas(w.device, parts) * few_rows.at_once(w, Tile(t)):
                             yield t  # clusters that wait for others take longer
 

@@ -49,7 +49,8 @@ class MicroRates:
         rows_order: of the norm in step 12. rows_us: of its launch, with the first load; of its clusters: rows_cluster_us.
             rows_gbs: what an SM reads. rows_latency_us: of a load. rows_ends: loads that take as long as a CTA
             begins and adds its sums. rows_products: how long products take, relative to the peak.
-            rows_unaligned: share more of strips of 32 columns whose rows are not aligned.
+            rows_unaligned: share more of strips of 32 columns whose rows are not aligned. rows_elements: the same of strips of
+            which each SM has one, and whose elements are loaded without comparisons.
         copy_us: of the launch that copies operands. stores_us: of 10^6 bytes of c whose rows are not aligned, where threads do
             not store neighbouring elements.
         columns_us, columns_gbs, columns_latency_us: the same for step 13. columns_lines: how long reads of L1 take.
@@ -86,6 +87,7 @@ class MicroRates:
     rows_ends: float
     rows_products: float
     rows_unaligned: float
+    rows_elements: float
     columns_us: float
     columns_gbs: float
     columns_latency_us: float
@@ -196,7 +198,8 @@ def _rows(w: F32Product, t: Tile, rates: MicroRates) -> float:
     columns = few_rows.strip_columns(w, t)
     elements = blocks * 4 * columns
     access = few_rows.access(w, t)
-    more = 1.0 if access == "VECTORS" else 1 + rates.rows_unaligned * 8 / t.ACROSS
+    elements_more = rates.rows_elements if few_rows.many_strips(w, t.ROWS) else rates.rows_unaligned
+    more = 1.0 if access == "VECTORS" else 1 + elements_more * 8 / t.ACROSS
     if access == "SHIFTED":
         more = 1 + 4 / columns
     hidden = _norm(
