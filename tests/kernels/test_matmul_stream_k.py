@@ -150,7 +150,7 @@ def together(monkeypatch):
 @pytest.mark.parametrize(
     ("mnk", "sms", "tile", "parts", "polls"),
     [
-        ((70, 72, 264), 13, {"COLUMNS": 24}, 2, True),
+        ((70, 40, 264), 9, {"COLUMNS": 24}, 2, True),
         ((20, 30, 520), 7, {"COLUMNS": 40}, 7, True),
         ((8, 16, 2200), 32, {"COLUMNS": 16}, 32, True),  # more parts than pieces of the tile, so that few CTAs have a slice
         ((8, 16, 2200), 33, {"COLUMNS": 16}, 33, False),  # more parts than bits of a word
@@ -167,15 +167,15 @@ def test_ctas_add_the_parts_of_their_tile_without_races(together, mnk, sms, tile
 
 
 def test_ctas_neither_store_nor_add_parts_of_rows_that_a_lacks(together):
-    run(strict(7, initcheck=True), 8, 40, 1032, with_defaults({"COLUMNS": 40, "DIVIDED": 2}))
+    run(strict(4, initcheck=True), 8, 40, 520, with_defaults({"COLUMNS": 40, "DIVIDED": 2}))
 
 
 def test_the_last_cta_adds_what_others_have_given_up(together, monkeypatch):
     """Where the other parts are not there when a CTA polls for the first time, with the same bits."""
     tile = with_defaults({"COLUMNS": 24, "DIVIDED": 2})
-    expected = run(strict(9), 70, 48, 520, tile)
+    expected = run(strict(6), 20, 48, 392, tile)
     monkeypatch.setattr(stream_k, "MOST_POLLS", 1)
-    got = run(strict(9, racecheck="warps"), 70, 48, 520, tile)
+    got = run(strict(6, racecheck="warps"), 20, 48, 392, tile)
     np.testing.assert_array_equal(got.view(np.uint16), expected.view(np.uint16))
 
 
