@@ -54,6 +54,28 @@ def test_another_program_of_a_small_product_is_taken_if_it_gains_the_least_time(
     assert shared.best([option(special_us, "special"), option(3.0, "shared")]).programs == (taken,)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "options", "taken"),
+    [
+        (MatmulFused, {}, "shared"),
+        (MatmulFused, {"layout": "nt"}, "special"),
+        (MatmulFused, {"scale": "rows_columns"}, "special"),
+        (MatmulFused, {"bias": True}, "special"),
+        (MatmulFused, {"activation": "gelu"}, "special"),
+        (MatmulFused, {"residual": True}, "special"),
+        (MatmulFused, {"amax": True}, "special"),
+        (MatmulWgmma, {"beta": 1.0}, "shared"),
+        (MatmulWgmma, {"epilogue": "bias"}, "special"),
+    ],
+)
+def test_products_whose_programs_no_plain_product_has_take_the_fastest(monkeypatch, kernel, options, taken):
+    shared = SharedPrograms(frozenset({"shared"}), 0.1)
+    programs_of = replace(product_programs(), shared={(kernel.name, "bf16"): shared}, exceptions={})
+    monkeypatch.setattr(programs, "product_programs", lambda: programs_of)
+    w = kernel(m=640, n=640, k=640, **options).on(H200)
+    assert programs.chosen(w, [option(95.0, "special"), option(100.0, "shared")]).programs == (taken,)
+
+
 def test_without_a_shared_program_the_fastest_is_taken():
     options = [option(3.0, "a"), option(2.0, "b", "copies")]
     assert SharedPrograms(frozenset({"copies"}), 0.5).best(options).predicted_us == 2.0
