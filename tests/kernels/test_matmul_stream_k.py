@@ -152,8 +152,8 @@ def together(monkeypatch):
     [
         ((70, 40, 264), 9, {"COLUMNS": 24}, 2, True),
         ((20, 30, 520), 7, {"COLUMNS": 40}, 7, True),
-        ((8, 16, 2200), 32, {"COLUMNS": 16}, 32, True),  # more parts than pieces of the tile, so that few CTAs have a slice
-        ((8, 16, 2200), 33, {"COLUMNS": 16}, 33, False),  # more parts than bits of a word
+        ((8, 16, 2056), 32, {"COLUMNS": 16}, 32, True),  # more parts than pieces of the tile, so that few CTAs have a slice
+        ((8, 16, 2056), 33, {"COLUMNS": 16}, 33, False),  # more parts than bits of a word
         ((140, 90, 264), 40, {"COLUMNS": 32, "SHARING": 2, "B_SHARING": 2}, 2, True),
         ((150, 64, 520), 5, {"CONSUMERS": 3, "COLUMNS": 64}, 5, True),
     ],

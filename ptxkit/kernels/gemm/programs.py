@@ -53,7 +53,7 @@ ALTERNATING = ("PING_PONG",)
 ALIKE = {"bf16": "f16", "f16": "bf16"}
 """Types whose products take as long: the same tile in both, of 66 that were measured, differs by 1.2% in the median."""
 NO_EPILOGUE = {"epilogue": "none", "scale": "none", "bias": False, "activation": "none", "residual": False, "amax": False}
-"""Options of products that select the epilogue -> their values in a product without one."""
+"""Options of products that select the epilogue, other than alpha and beta -> their values in a product without one."""
 COPIES = "align_rows"
 """How the names of programs begin that copy operands which TMA cannot read."""
 COPIES_OF_CLASSES = f"{COPIES} of classes"
@@ -178,8 +178,9 @@ def keys_of_exceptions(w: Any) -> Iterator[tuple[str, int, int, int, str]]:
 def chosen(w: Any, options: Iterable[Option]) -> Option:
     """The option that is taken for a product: a measured exception of its GPU, or the best one by the shared programs.
 
-    The programs are those of products without an epilogue of contiguous operands along k, ``layout="tn"``, of which there are
-    times, and of f32. Other layouts and epilogues are other programs in any case, and take the fastest option by the model.
+    The programs are those of products of contiguous operands along k, ``layout="tn"``, of which there are times, and of f32.
+    Other layouts and products of :func:`has_epilogue` have other programs in any case: they take the fastest option by the
+    model.
     """
     found = list(options)
     if getattr(w, "layout", "tn") != "tn":
@@ -195,7 +196,7 @@ def chosen(w: Any, options: Iterable[Option]) -> Option:
 
 
 def has_epilogue(w: Any) -> bool:
-    """Whether a product computes more than sums, which its kernel has as template arguments."""
+    """Whether a product has a part of an epilogue other than alpha and beta."""
     return any(getattr(w, name, none) != none for name, none in NO_EPILOGUE.items())
 
 
