@@ -217,17 +217,18 @@ def test_only_rows_that_are_not_aligned_are_copied():
         (2, 20, 44, {"ROWS": 2, "ACROSS": 4, "BATCH": 2, "PARTS": 2, "THREADS": 512}),
         (1, 132, 44, {"ROWS": 1, "ACROSS": 32, "BATCH": 4, "PARTS": 2}),
         (3, 131, 45, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 4, "SHIFT": 1}),
-        (3, 131, 45, {"ROWS": 3, "ACROSS": 32, "BATCH": 2, "PARTS": 2}),
+        (3, 131, 45, {"ROWS": 3, "ACROSS": 32, "BATCH": 2, "PARTS": 2, "SHIFT": 0}),
         (3, 70, 45, {"ROWS": 3, "ACROSS": 16, "BATCH": 1, "PARTS": 1, "SHIFT": 1}),
         (4, 61, 64, {"ROWS": 4, "ACROSS": 4, "BATCH": 2, "PARTS": 1, "SHIFT": 1}),
         (1, 62, 75, {"ROWS": 1, "ACROSS": 16, "BATCH": 1, "PARTS": 2, "THREADS": 1024, "SHIFT": 1}),
         (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1, "SHIFT": 1}),
-        (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
+        (2, 2, 39, {"ROWS": 2, "ACROSS": 8, "BATCH": 2, "PARTS": 1, "SHIFT": 0}),
         (5, 35, 38, {"ROWS": 8, "ACROSS": 8, "BATCH": 2, "PARTS": 1}),
+        (2, 27, 32, {"ROWS": 2, "ACROSS": 8, "BATCH": 1, "PARTS": 1, "SHIFT": 0}),  # a lane's last column is past the end of b
         (5, 4, 300, {"ROWS": 4, "ACROSS": 16, "BATCH": 1, "PARTS": 8, "THREADS": 128}),
         (1, 5600, 5, {"ROWS": 1, "ACROSS": 8, "BATCH": 1, "PARTS": 1}),  # strips of 24 columns by threads for 32
-        (3, 2201, 6, {"ROWS": 3, "ACROSS": 8, "BATCH": 1, "PARTS": 1, "SHIFT": 1}),  # of 20
-        (2, 2203, 6, {"ROWS": 2, "ACROSS": 16, "BATCH": 1, "PARTS": 2}),  # of 36 for 64
+        (3, 2201, 6, {"ROWS": 3, "ACROSS": 8, "BATCH": 1, "PARTS": 1, "SHIFT": 1}),  # of 28, of shifted vectors
+        (2, 2203, 6, {"ROWS": 2, "ACROSS": 16, "BATCH": 1, "PARTS": 2, "SHIFT": 0}),  # of 64, of single elements
         (17, 66, 67, {"ROWS": 16, "ACROSS": 16, "BATCH": 1, "PARTS": 1, "THREADS": 512}),
         (1, 1, 1, {"ROWS": 8, "PARTS": 1}),
     ],
