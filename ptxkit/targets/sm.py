@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 Dim = tuple[int, int, int]
 
 WARP = 32  # threads (guide: the same for every compute capability)
+WARPGROUP = 4 * WARP  # threads, to which wgmma and setmaxnreg apply: PTX, "Warpgroup"
 KIB = 1024
 NAMED_BARRIERS = 16  # of a CTA: PTX, "bar, barrier"
 TENSOR_MEMORY_COLUMNS, TENSOR_MEMORY_LANES = 512, 128  # of an SM, where there is tensor memory: PTX, "Tensor Memory"

@@ -368,9 +368,12 @@ class MatmulFused(HasLayout, Workload):
             ("partials", *output, *of_shares, shares.adders),
             template=(tile, TYPES[self.sums_kind], TYPES[self.output_kind], *epilogue),
         )
-        cleared = ("partials", shares.clusters * shares.ctas, shares.groups * shares.ctas)
         clear = Launch(
-            "matmul_fused_clear_arrived", 1, stream_k.SHARE_THREADS, cleared, template=(tile, TYPES[self.sums_kind])
+            "matmul_fused_clear_arrived",
+            1,
+            stream_k.SHARE_THREADS,
+            ("partials", *shares.words),
+            template=(tile, TYPES[self.sums_kind]),
         )
         multiply = Launch(
             "matmul_fused_stream_k",
@@ -386,9 +389,7 @@ class MatmulFused(HasLayout, Workload):
             template=(tile, TYPES[self.kind], TYPES[self.output_kind], operands, *epilogue),
             instantiate=(add.entry, clear.entry),
         )
-        if shares.polls:
-            return [clear, multiply]
-        return [multiply, add] if shares.shares else [multiply]
+        return shares.launches(clear, multiply, add)
 
     def divided_products(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_fused_cluster_k``."""

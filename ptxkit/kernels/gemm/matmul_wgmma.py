@@ -388,8 +388,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         ("partials", *output, *shares.arguments, shares.adders),
         template=(tile, w.cu_type, w.epilogue_bits, pairs),
     )
-    cleared = ("partials", shares.clusters * shares.ctas, shares.groups * shares.ctas)
-    clear = Launch("matmul_clear_arrived", 1, stream_k.SHARE_THREADS, cleared, template=(tile,))
+    clear = Launch("matmul_clear_arrived", 1, stream_k.SHARE_THREADS, ("partials", *shares.words), template=(tile,))
     multiply = Launch(
         "matmul_stream_k",
         shares.clusters * shares.ctas,
@@ -403,9 +402,7 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
         template=(tile, w.cu_type, operands, w.epilogue_bits, pairs),
         instantiate=(add.entry, clear.entry),
     )
-    if shares.polls:
-        return [*copied, clear, multiply]
-    return [*copied, multiply, add] if shares.shares else [*copied, multiply]
+    return [*copied, *shares.launches(clear, multiply, add)]
 
 
 def divided_by_clusters(w: MatmulWgmma, t: Tile) -> list[Launch]:

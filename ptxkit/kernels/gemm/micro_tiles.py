@@ -13,11 +13,10 @@ from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets import WARP, SmLimits
 from ptxkit.targets.gpus import DeviceFacts
-from ptxkit.targets.sm import PORTABLE_CLUSTER
+from ptxkit.targets.sm import PORTABLE_CLUSTER, WARPGROUP
 
 BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
 LEAST_BESIDE = 16  # with which ptxas spills none of the threads that keep the registers of their launch
-WARPGROUP = 128  # threads
 BULK_BK = 32  # columns of a that are one swizzle span
 STEP_5 = Tile(
     {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 16, "WN": 128, "STAGES": 2, "GROUP": 1, "CTAS": 2}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptxkit import cdiv
+from ptxkit import Launch, cdiv
 from ptxkit.kernels.gemm import ctas_per_sm, stream_model, unaligned
 from ptxkit.kernels.gemm.matmul import Matmul
 from ptxkit.kernels.gemm.stream_model import ROW_BYTES, StreamWork
@@ -163,6 +163,17 @@ class Shares:
         """The arguments of both kernels."""
         of_steps = self.down, self.groups, self.steps, self.whole, self.shares
         return (*of_steps, self.sharing, self.b_sharing, self.rows, self.parts, self.polls)
+
+    @property
+    def words(self) -> tuple[int, int]:
+        """The arguments of the kernel that clears the words of tiles: CTAs whose sums are before them, and tiles."""
+        return self.clusters * self.ctas, self.groups * self.ctas
+
+    def launches(self, clear: Launch, multiply: Launch, add: Launch) -> list[Launch]:
+        """Those that are needed: CTAs that add parts themselves need cleared words, other parts are added by a launch."""
+        if self.polls:
+            return [clear, multiply]
+        return [multiply, add] if self.shares else [multiply]
 
     @property
     def ctas(self) -> int:

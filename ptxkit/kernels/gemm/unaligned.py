@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SOURCE = "matmul_unaligned.cu"
 COPY_SOURCE = "align_rows.cu"
 BK = 64  # elements of k in a tile
+ALIGNMENT = wgmma_tiles.ALIGNMENT
 SIZE = 2  # bytes of an element
-ALIGNMENT = 16  # bytes, of the pitch that a tensor map needs
 LINE = 128 // SIZE  # elements of which the pitch of a copy is a multiple, so that no row has a part of a cache line
 STEPS_FOR_PIECES = 10
 """Steps along k from which consumers that compute tiles in turn may store rows in pieces.

@@ -44,7 +44,7 @@ class Product(Protocol):
 
 BK = 64  # elements of k in a step
 LINE_BYTES = 128
-ALIGNMENT = 16  # bytes, of the rows that TMA reads
+ALIGNMENT = 16  # bytes, of the rows that TMA reads: of the pitch that a tensor map needs
 PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # parts of k
 
 
