@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Protocol
 
@@ -35,8 +35,17 @@ class Memory(Protocol):
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte."""
 
+    def copy(self, address: int, source: int, nbytes: int) -> None:
+        """Copy memory of the device, after earlier launches."""
+
+    def digests(self, pieces: Sequence[tuple[int, int]]) -> list[int]:
+        """The digest of each piece of memory, given by address and number of bytes."""
+
     def digest(self, address: int, nbytes: int) -> int:
         """A 64-bit hash of the bytes and their positions; different contents collide with a probability of 2^-64."""
+
+    def staging(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Host memory for a copy of an array."""
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
         """Set all bytes to a sentinel, and mark the array as uninitialised if the device tracks initialisation."""
@@ -119,12 +128,27 @@ class DeviceArray:
             self.memory.read(self.address, out)
         return out
 
+    def on_device(self) -> DeviceArray:
+        """The array itself, as other results of peers have it: see :class:`ptxkit.bench.peers.base.OnDevice`."""
+        return self
+
+    def staged(self) -> np.ndarray[Any, Any]:
+        """As :meth:`numpy`, in memory of the device's :meth:`MakesArrays.staging`."""
+        out = self.memory.staging(self.shape, self.dtype)
+        if out.nbytes:
+            self.memory.read(self.address, out)
+        return out
+
     def copy_from(self, array: Any) -> None:
-        """Overwrite with a host array of the same size in bytes.
+        """Overwrite with a host array, or an array of the same device, of the same size in bytes.
 
         Raises:
             UsageError: another size, or not contiguous.
         """
+        if isinstance(array, DeviceArray) and array.memory is self.memory and array.nbytes == self.nbytes:
+            if self.nbytes:
+                self.memory.copy(self.address, array.address, self.nbytes)
+            return
         data = contiguous(array, self.name or "the array")
         if data.nbytes != self.nbytes:
             raise UsageError(f"{data.nbytes} bytes do not fill {self!r}")
@@ -277,6 +301,20 @@ def _keep(memory: Memory, address: int) -> None:
 
 class MakesArrays(Sealed):
     """The base of all devices: makes arrays in the memory of the device."""
+
+    def digests(self: Memory, pieces: Sequence[tuple[int, int]]) -> list[int]:
+        """The digest of each piece of memory; a GPU computes them together."""
+        return [self.digest(address, nbytes) for address, nbytes in pieces]
+
+    def copy(self: Memory, address: int, source: int, nbytes: int) -> None:
+        """Copy memory of the device, after earlier launches."""
+        data = np.empty(nbytes, np.uint8)
+        self.read(source, data)
+        self.write(address, data)
+
+    def staging(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Host memory for a copy of an array; a GPU has page-locked memory for large ones, which is used again."""
+        return np.empty(shape, dtype)
 
     def undefined_bytes(self, address: int, nbytes: int) -> str:
         """A text about the bytes to which launches have copied uninitialised ones; "" if none are known.

@@ -7,7 +7,7 @@ before the next launch is verified, so that an error of one variant does not aff
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +21,8 @@ from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.launch import Tolerance, array_spec
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.mismatch import Sentinel, element, may_be_unwritten, places, value_text
+from ptxkit.workload.originals import SMALLEST, Originals, differing, digests_of
+from ptxkit.workload.parallel import blocks, in_threads
 from ptxkit.workload.partial_stores import WIDEST
 from ptxkit.workload.resolve import ResolvedVariant, resolve
 from ptxkit.workload.verify import Verdict, compare_all
@@ -54,6 +56,7 @@ class Case:
         seed: seed for random inputs.
         inputs: inputs instead of random ones.
         data: inputs and reference to share with another case.
+        originals: of cases with the same data on the same device; None for those of this case alone.
         target: default target of :meth:`resolve`, whose device facts the inputs see; None for the target of the device.
 
     Attributes:
@@ -72,13 +75,15 @@ class Case:
         inputs: Mapping[str, Any] | None = None,
         data: Data | None = None,
         target: Target | None = None,
+        originals: Originals | None = None,
     ) -> None:
         workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
         self.data = data or Data(workload, seed, inputs)
+        self.originals = originals or Originals(device, self.data)
         self.target = target
         self._arrays: dict[str | tuple[object, ...], DeviceArray] = {}  # temporaries, by name, shape and dtype
-        self._digests: dict[str, int] = {}  # copies of the inputs as they were uploaded
+        self._uploaded: dict[str, None] = {}  # names of inputs, in the order of their upload
         self._poisons: dict[str | tuple[object, ...], Sentinel] = {}  # poison of each output, from the latest reset
         self._resolved: dict[tuple[object, ...], ResolvedVariant] = {}
         self.unwritten = False
@@ -167,9 +172,12 @@ class Case:
         if name in self._arrays:
             return self._arrays[name]
         if is_array(self.inputs.get(name)):
-            self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
-            self._digests[name] = self._arrays[name].digest()
-            return self._arrays[name]
+            value = self.inputs[name]
+            array = self.device.empty(value.shape, value.dtype, name)
+            self.originals.write(name, value, array, updated=name in self.output_specs)
+            self._arrays[name] = array
+            self._uploaded[name] = None
+            return array
         shape, dtype = self._spec(name)
         key = (name, shape, dtype) if name in self.workload.temporaries() else name
         if key not in self._arrays:
@@ -196,8 +204,11 @@ class Case:
             poison: the byte to use instead of one that no correct output element has, as far as there is a reference. Integers
                 get other values for :data:`HIGH` and :data:`LOW`.
         """
-        for output in self.output_specs:
-            self.array(output)  # one that no launch takes, too: its memory may hold the right result of an earlier array
+        reset_all([self], poison)
+
+    def _reset(self, poison: int | None, changed: Iterable[str]) -> None:
+        """:meth:`reset`; ``changed`` names inputs that were overwritten."""
+        restored = {*self.output_specs, *changed}
         for name, array in self._arrays.items():
             if not isinstance(name, str) or name not in self.inputs:
                 chosen = self._poison(name) if poison is None else self._other_poison(name, array.dtype, poison)
@@ -205,8 +216,11 @@ class Case:
                 if isinstance(chosen, int):
                     array.poison(chosen)
                 else:
-                    array.copy_from(np.full(array.shape, np.frombuffer(chosen, array.dtype)[0], array.dtype))
-            elif name in self.output_specs or self._differs(name):
+                    _fill(array, chosen)
+            elif name in self._uploaded:
+                if name in restored:
+                    self.originals.write(name, self.inputs[name], array, updated=name in self.output_specs)
+            elif name in restored:
                 array.copy_from(np.ascontiguousarray(self.inputs[name]))
 
     @property
@@ -228,24 +242,25 @@ class Case:
 
     def overwritten(self) -> list[str]:
         """A sentence for each input that is not an output and has changed since it was uploaded."""
-        return [self._overwritten(n) for n in self._digests if n not in self.output_specs and self._differs(n)]
+        return overwritten([self])
 
     def upload(self) -> None:
         """Copy the inputs to the device again, after :meth:`Data.renew`."""
         for name, value in self.inputs.items():
             if is_array(value):
                 array = self.array(name)
-                array.copy_from(np.ascontiguousarray(value))
-                if name in self._digests:
-                    self._digests[name] = array.digest()
+                if name in self._uploaded:
+                    self.originals.write(name, value, array, updated=name in self.output_specs)
+                else:
+                    array.copy_from(np.ascontiguousarray(value))
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of the outputs from the device."""
-        return {name: self.array(name).numpy() for name in self.output_specs}
+        return {name: self.array(name).staged() for name in self.output_specs}
 
     def digests(self) -> dict[str, int]:
         """Output name -> digest of its bytes on the device."""
-        return {name: self.array(name).digest() for name in self.output_specs}
+        return dict(zip(self.output_specs, digests_of(map(self.array, self.output_specs)), strict=True))
 
     def verify(
         self, variant: Variant | None = None, own: Tolerance | None = None, smallest_store: int = WIDEST
@@ -261,20 +276,24 @@ class Case:
             DescriptionError: outputs() and reference() do not name the same outputs.
         """
         self.check_names()
-        outputs = self.outputs()
-        self._check_shapes(outputs)
+        self._check_shapes()
+        self.device.synchronize()
         poisons = self.poisons
-        self.unwritten = any(
-            may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items()
-        )
         key = self._verdict_key(variant, own)
+        held = (*poisons.items(), smallest_store, *key[2:])
         verdict = self.data.verdicts.get(key)
-        if verdict is None:
-            rule = self.data.tolerance_rule(variant, own)
-            verdict = compare_all(outputs, self.expected, rule, poisons, smallest_store)
+        if verdict is None or held not in self.data.unwritten:
+            outputs = self.outputs()
+            self.data.unwritten[held] = any(
+                may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items()
+            )
+            if verdict is None:
+                rule = self.data.tolerance_rule(variant, own)
+                verdict = compare_all(outputs, self.expected, rule, poisons, smallest_store)
             if verdict.verified:
                 self.data.verdicts[key] = verdict
-        return with_complaints(verdict, [*self.undefined(outputs), *self.overwritten()])
+        self.unwritten = self.data.unwritten[held]
+        return with_complaints(verdict, [*self.undefined(self.output_specs), *self.overwritten()])
 
     def known_verdict(self, variant: Variant) -> Verdict | None:
         """The verdict of outputs with the same bytes, of any variant, verified on these inputs with the same tolerance.
@@ -294,11 +313,11 @@ class Case:
         found = {name: self.device.undefined_bytes(a.address, a.nbytes) for name, a in arrays.items()}
         return [f"{name}: {text}" for name, text in found.items() if text]
 
-    def _check_shapes(self, outputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def _check_shapes(self) -> None:
         for name, value in self.expected.items():
-            if value.shape != outputs[name].shape:
+            shape = self.array(name).shape
+            if value.shape != shape:
                 place = f"{at(type(self.workload), 'reference')}{self.workload.name}"
-                shape = outputs[name].shape
                 raise DescriptionError(f"{place}: the reference of {name} has shape {value.shape}, the output {shape}")
 
     def check_names(self) -> None:
@@ -323,14 +342,11 @@ class Case:
             return POISON
         if self.output_specs[name][1].itemsize != 1 or name not in self.expected:
             return POISON
-        with np.errstate(all="ignore"):
-            octets = (
-                np.ascontiguousarray(_nearest(self.expected[name], self.output_specs[name][1]))
-                .reshape(-1)
-                .view(np.uint8)
-            )
-        counts = np.bincount(octets, minlength=256)
-        return POISON if not counts[POISON] else int(np.argmin(counts))
+        known = self.data.poisons
+        if name not in known:
+            counts = _counts(self.expected[name], self.output_specs[name][1])
+            known[name] = POISON if not counts[POISON] else int(np.argmin(counts))
+        return known[name]
 
     def _other_poison(self, name: str | tuple[object, ...], dtype: np.dtype[Any], poison: int) -> Sentinel:
         """The contents of an array before a launch after the first, where ``poison`` may be :data:`HIGH` or :data:`LOW`."""
@@ -348,8 +364,9 @@ class Case:
             poison = POISON
         return poison ^ 1 if poison == first else poison
 
-    def _differs(self, name: str) -> bool:
-        return name in self._digests and self._arrays[name].digest() != self._digests[name]
+    def _constants(self) -> list[str]:
+        """The uploaded inputs that no launch may change."""
+        return [name for name in self._uploaded if name not in self.output_specs]
 
     def _overwritten(self, name: str) -> str:
         now, before = self._arrays[name].numpy().reshape(-1), np.ascontiguousarray(self.inputs[name]).reshape(-1)
@@ -374,6 +391,61 @@ class Case:
             f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}; "
             f"temporaries() declares arrays that variants pass between launches"
         )
+
+
+def changed_inputs(cases: Sequence[Case]) -> list[list[str]]:
+    """Of each of several cases with the same data, the inputs that are no outputs and have changed since they were uploaded.
+
+    The digests of all are computed together.
+    """
+    every = [(case, name) for case in cases for name in case._constants()]
+    differ = differing(cases[0].originals, [(name, case._arrays[name]) for case, name in every]) if every else []
+    found: dict[int, list[str]] = {id(case): [] for case in cases}
+    for (case, name), one in zip(every, differ, strict=True):
+        if one:
+            found[id(case)].append(name)
+    return [found[id(case)] for case in cases]
+
+
+def overwritten(cases: Sequence[Case]) -> list[str]:
+    """The sentences of :meth:`Case.overwritten` for several cases with the same data."""
+    every = zip(cases, changed_inputs(cases), strict=True)
+    return [case._overwritten(name) for case, names in every for name in names]
+
+
+def reset_all(cases: Sequence[Case], poison: int | None = None) -> None:
+    """:meth:`Case.reset` of several cases with the same data."""
+    for case in cases:
+        for output in case.output_specs:
+            case.array(output)  # one that no launch takes, too: its memory may hold the right result of an earlier array
+    for case, changed in zip(cases, changed_inputs(cases), strict=True):
+        case._reset(poison, changed)
+
+
+def _fill(array: DeviceArray, element: bytes) -> None:
+    """Set every element of an array; of a large one a part is copied on the device until all of it is filled."""
+    first = min(array.nbytes, SMALLEST // len(element) * len(element))
+    block = np.frombuffer(element, array.dtype)[0]
+    if array.nbytes:
+        array.memory.write(array.address, np.full(first // len(element), block, array.dtype))
+    done = first
+    while done < array.nbytes:
+        count = min(done, array.nbytes - done)
+        array.memory.copy(array.address + done, array.address, count)
+        done += count
+
+
+def _counts(expected: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """How often each value of a byte occurs in a reference, in the type of its output, which has one byte."""
+    flat = expected.reshape(-1)
+
+    def of_block(block: slice) -> np.ndarray[Any, Any]:
+        with np.errstate(all="ignore"):
+            octets = np.ascontiguousarray(_nearest(flat[block], dtype)).view(np.uint8)
+        return np.bincount(octets, minlength=256)
+
+    total: np.ndarray[Any, Any] = np.sum([of_block(slice(0)), *in_threads(of_block, blocks(flat.size, flat.size))], axis=0)
+    return total
 
 
 def _nearest(expected: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

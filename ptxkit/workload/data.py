@@ -42,7 +42,8 @@ class Data:
 
     Attributes:
         verdicts: of outputs that were verified on these inputs, by tolerance and digests of the outputs, so that results with
-            the same bytes are compared once. For :class:`~ptxkit.workload.case.Case`.
+            the same bytes are compared once. unwritten: whether outputs may hold elements that were not written, by digests,
+            poison and the size of stores. poisons: of outputs of one byte. For :class:`~ptxkit.workload.case.Case`.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Data:
         self._reference: dict[str, Any] | None = None  # of the present inputs, if it is prepared
         self._typical: dict[str, tuple[Any, Typical]] = {}
         self.verdicts: dict[tuple[object, ...], Verdict] = {}
+        self.unwritten: dict[tuple[object, ...], bool] = {}
+        self.poisons: dict[str, int] = {}
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -169,8 +172,8 @@ class Data:
         self.seed = seed
         inputs.update({name: value for name, value in self._made().items() if is_array(value)})
         self.__dict__.pop("expected", None)
-        self._typical.clear()
-        self.verdicts.clear()
+        for known in (self._typical, self.verdicts, self.unwritten, self.poisons):
+            known.clear()
 
 
 def is_array(value: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit.workload.element_errors import Format
+from ptxkit.workload.parallel import blocks, in_threads
 
 Array = npt.NDArray[Any]
 Sentinel = int | bytes
@@ -18,6 +19,7 @@ Sentinel = int | bytes
 SHARE = 0.9  # fraction of the wrong elements that must agree with an explanation of their values
 CLOSE = 1e-4  # relative difference up to which values count as equal there
 SHOWN = 4  # maximum number of rows or columns listed by number
+COMPARED = 1 << 20  # elements of a block that a thread compares with a sentinel
 EXAMINED = 1 << 16  # maximum number of wrong elements, evenly spaced, whose values are examined
 
 
@@ -245,8 +247,13 @@ def may_be_unwritten(array: Array, poison: Sentinel, smallest_store: int) -> boo
     Args:
         smallest_store: bytes of the kernel's smallest write; elements of more bytes may be written in part.
     """
-    found = holds_in_part(array, poison) if smallest_store < array.dtype.itemsize else holds(array, poison)
-    return bool(found.any())
+    flat = array.reshape(-1)
+    held = holds_in_part if smallest_store < array.dtype.itemsize else holds
+
+    def of_block(block: slice) -> bool:
+        return bool(held(flat[block], poison).any())
+
+    return any(in_threads(of_block, blocks(flat.size, flat.size, COMPARED)))
 
 
 def holds(array: Array, poison: Sentinel) -> npt.NDArray[np.bool_]:

@@ -68,7 +68,8 @@ class Peer:
 def checked(results):
     sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
     candidate = PeerCandidate(sets, Peer(results))
-    return candidate.check(percentiles=True)
+    verdict, accuracy = candidate.check(percentiles=True)
+    return verdict, accuracy and accuracy.result()
 
 
 @pytest.mark.parametrize("names", [("sum", "difference"), ("0", "1")])
@@ -215,3 +216,152 @@ def test_the_same_bytes_are_compared_once_and_others_again(monkeypatch):
     assert not candidate.check_graph(lambda: None, 0).verified
     sets.renew(1)
     assert not candidate.check_graph(lambda: None, 0).verified  # the bytes are right for the inputs before
+
+
+class OnDevice:
+    """A result in an array of the device, from which no copy may be made."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def numpy(self):
+        raise AssertionError("a copy")
+
+    def on_device(self):
+        return self.array
+
+
+def test_results_with_the_bytes_of_verified_ones_are_neither_copied_nor_compared_again(monkeypatch):
+    from ptxkit.bench.measure import candidates
+
+    compared, judged = [], candidates.judged
+    monkeypatch.setattr(candidates, "judged", lambda *args: compared.append(args) or judged(*args))
+    sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
+    arrays = {}
+
+    class There(Peer):
+        def prepare(self, workload, inputs):
+            call = super().prepare(workload, inputs)
+            for name, value in call.outputs.items():
+                arrays[name] = inputs["x"].memory.upload(value.numpy())
+            return replace(call, outputs={name: OnDevice(array) for name, array in arrays.items()})
+
+    def right(x, y):
+        return {"sum": x + y, "difference": x - y}
+
+    first, second = (PeerCandidate(sets, There(right)) for _ in range(2))
+    found = [one.check(percentiles=True) for one in (first, second)]
+    assert [verdict.verified for verdict, _ in found] == [True, True]
+    assert found[0][1] is found[1][1]  # the errors, too
+    assert len(compared) == 1
+    arrays["sum"].copy_from(np.zeros(8, np.float32))
+    assert not second.check_graph(lambda: None, 0).verified
+    assert first.check_graph(lambda: None, 0).verified
+    assert "input y" in first.check_graph(lambda: sets.cases[0].array("y").fill(0), 0).explanation
+
+
+class Spoiled(Workload):
+    """An input that launches update in place, a constant one, and one of an odd number of bytes."""
+
+    source = "none.cu"
+    n: int = 1000
+
+    def inputs(self, rng):
+        return {
+            "x": rng.random(self.n, np.float32),
+            "y": rng.random(self.n, np.float32),
+            "mask": rng.integers(0, 255, self.n + 3).astype(np.uint8),
+        }
+
+    def outputs(self):
+        return {"y": (self.n, np.float32)}
+
+    def reference(self, x, y, mask):
+        return {"y": x.astype(np.float64) + y}
+
+    def work(self):
+        return Work(flops=self.n, bytes=12 * self.n)
+
+    @variant
+    def unfused(self):
+        return [Launch("none", 1, 32)]
+
+
+@pytest.fixture(params=["host", "device"])
+def spoiled(request, monkeypatch):
+    """Three sets; with "device", inputs are copied on the device and hashed by the GPU's kernel."""
+    from ptxkit.runtime.gpu.digest import Digests
+    from ptxkit.workload import originals
+
+    emulator = device("emulator")
+    if request.param == "device":
+        monkeypatch.setattr(originals, "is_emulating", lambda device: False)
+        monkeypatch.setattr(originals, "SMALLEST", 1)
+        digests = Digests(emulator)
+        monkeypatch.setattr(type(emulator), "digests", lambda self, pieces: digests.of(pieces))
+        monkeypatch.setattr(type(emulator), "digest", lambda self, *piece: digests.of([piece])[0])
+    sets = BufferSets(Spoiled(), emulator, 3, seed=0)
+    for case in sets.cases:
+        for name in sets.data.inputs:
+            case.array(name)
+    return sets
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize(("name", "byte"), [("x", 0), ("x", 1234), ("x", 3999), ("mask", 7), ("mask", 1002)])
+def test_a_byte_of_an_input_of_any_set_that_changes_is_reported_and_restored(spoiled, which, name, byte):
+    array = spoiled.cases[which].array(name)
+    before = array.numpy()
+    changed = before.copy()
+    changed.view(np.uint8)[byte] ^= 0x10
+    array.copy_from(changed)
+    (complaint,) = spoiled.overwritten()
+    assert complaint.startswith(f"input {name}, which is not an output, was overwritten: 1 of ")
+    spoiled.reset()
+    assert spoiled.overwritten() == []
+    assert (array.numpy() == before).all()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_inputs_that_are_updated_in_place_are_restored_in_each_set_and_renewed(spoiled, which):
+    for seed in (0, 1):
+        spoiled.cases[which].array("y").fill(1)
+        assert spoiled.overwritten() == []  # it is an output
+        spoiled.reset()
+        assert all((case.array(n).numpy() == v).all() for case in spoiled.cases for n, v in spoiled.data.inputs.items())
+        spoiled.renew(seed + 1)
+        assert all((case.array(n).numpy() == v).all() for case in spoiled.cases for n, v in spoiled.data.inputs.items())
+        assert spoiled.overwritten() == []
+
+
+def test_a_spoiled_array_is_no_source_of_others(spoiled):
+    """As after a kernel that writes into the first set, before another input is first used."""
+    for name in ("x", "y"):
+        for array in [*spoiled.cases[0].originals._sources.values(), spoiled.cases[0].array(name)]:
+            array.fill(7)
+        other = spoiled.cases[2].array(name)
+        value = spoiled.data.inputs[name]
+        spoiled.cases[2].originals.write(name, value, other, updated=name == "y")
+        assert (other.numpy() == value).all()
+
+
+def test_the_poison_of_an_output_of_one_byte_is_looked_for_once(monkeypatch):
+    from ptxkit.workload import case as module
+
+    class Bytes(Spoiled):
+        def outputs(self):
+            return {"q": (self.n, np.int8)}
+
+        def reference(self, x, y, mask):
+            return {"q": np.rint(100 * x).astype(np.int64) - 1}
+
+    counted, count = [], module._counts
+    monkeypatch.setattr(module, "_counts", lambda *args: counted.append(args) or count(*args))
+    sets = BufferSets(Bytes(), device("emulator"), 2, seed=0)
+    for _ in range(2):
+        sets.reset()
+    assert len(counted) == 1
+    assert sets.cases[1].poisons["q"] not in sets.data.expected["q"].astype(np.int8).view(np.uint8)
+    sets.renew(1)
+    sets.reset()
+    assert len(counted) == 2

@@ -130,7 +130,8 @@ def test_the_steps_are_told_to_a_stopwatch():
     watch = SimpleNamespace(step=told.append)
     s = module.Session(device, Sets(), Method(iterations=8), watch=watch)
     s.measure([Scripted("a", RIGHT, RIGHT)], lambda what: None)
-    assert told == ["verification", "warm-up", "samples", "verification"]
+    after = ["verification", "inputs and references", "verification"]
+    assert told == ["verification", "warm-up", "samples", *after]
 
 
 def test_long_calls_on_little_data_rotate_over_few_sets():

@@ -13,11 +13,12 @@ from ptxkit.runtime.gpu.digest import Digests
 def digest(request, device):
     if request.param == "device":
         return lambda array: device.upload(array).digest()
-    digests = Digests(open_device("emulator"))
+    emulator = open_device("emulator")
+    digests = Digests(emulator)
 
     def of(array):
-        on = digests._sum.memory.upload(array)
-        return digests.of(on.address, on.nbytes)
+        on = emulator.upload(array)
+        return digests.of([(on.address, on.nbytes)])[0]
 
     return of
 

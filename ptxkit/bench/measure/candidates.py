@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import operator
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,13 +17,16 @@ import numpy as np
 
 from ptxkit.bench.measure import dropout
 from ptxkit.bench.measure.library_accuracy import judged
+from ptxkit.bench.peers.base import OnDevice
 from ptxkit.bench.results.results import Accuracy, Row
 from ptxkit.compiler.elf import machine_code
 from ptxkit.errors import PtxkitError
+from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.workload import execute
-from ptxkit.workload.case import with_complaints
+from ptxkit.workload.case import overwritten, reset_all, with_complaints
 from ptxkit.workload.data import Prepared, not_prepared
 from ptxkit.workload.launch import Generated
+from ptxkit.workload.originals import digests_of
 from ptxkit.workload.parallel import digest_of, in_threads
 from ptxkit.workload.verify import Verdict, error_percentiles
 
@@ -33,6 +38,14 @@ if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
 
+Array = np.ndarray[Any, Any]
+Digested = tuple[tuple[str, int], ...]
+"""Outputs by name and digest, in the order of the workload."""
+
+HASHED = 3
+"""Candidates at most whose outputs are kept until their distribution of errors and their hash are computed."""
+
+
 class BufferSets:
     """Several sets of the inputs of a workload on the device; all candidates read the same sets.
 
@@ -41,8 +54,7 @@ class BufferSets:
         prepared: see :class:`~ptxkit.workload.data.Data`.
 
     Attributes:
-        accuracies: of verified outputs of the first set, by their digests: variants with the same results share one.
-        compared: the peer that was verified last after the timing, the seed of the inputs, and the digest of its outputs.
+        accuracies: of verified outputs of the first set, by their digests: candidates with the same results share one.
 
     Raises:
         UsageError: the sizes need more memory than there is.
@@ -60,20 +72,42 @@ class BufferSets:
         workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
         self.data = execute.Data(workload, seed, prepared=prepared)
-        self.cases = [execute.Case(workload, device, data=self.data, target=target) for _ in range(count)]
-        self.accuracies: dict[tuple[tuple[str, int], ...], Accuracy] = {}
-        self.compared: tuple[PeerCandidate, int, bytes, Verdict] | None = None
+        first = execute.Case(workload, device, data=self.data, target=target)
+        others = (
+            execute.Case(workload, device, data=self.data, target=target, originals=first.originals) for _ in range(1, count)
+        )
+        self.cases = [first, *others]
+        self.accuracies: dict[Digested, Future[Accuracy]] = {}
+        self._hashing: ThreadPoolExecutor | None = None
+        self._hashed: deque[Future[Accuracy]] = deque()  # the latest ones
 
     def __len__(self) -> int:
         return len(self.cases)
 
     def overwritten(self) -> list[str]:
         """A sentence for each input of a set that is not an output and was changed."""
-        return [complaint for case in self.cases for complaint in case.overwritten()]
+        return overwritten(self.cases)
+
+    def reset(self, poison: int | None = None) -> None:
+        """:meth:`ptxkit.workload.case.Case.reset` of all sets."""
+        reset_all(self.cases, poison)
+
+    def accuracy(self, verdict: Verdict, outputs: Mapping[str, Array], expected: Mapping[str, Any]) -> Future[Accuracy]:
+        """:func:`accuracy_of`, computed by another thread while the next candidates are verified.
+
+        The outputs of few candidates are kept at a time.
+        """
+        self._hashing = self._hashing or ThreadPoolExecutor(1)
+        while len(self._hashed) >= HASHED:
+            self._hashed.popleft().result()
+        self._hashed.append(self._hashing.submit(accuracy_of, verdict, outputs, expected))
+        return self._hashed[-1]
 
     def renew(self, seed: int) -> None:
-        """Replace the inputs of all sets by other random inputs."""
+        """Replace the inputs of all sets by other random inputs, and compute their reference."""
         self.data.renew(seed)
+        with suppress(PtxkitError):  # which the candidates report
+            _ = self.data.expected
         self.accuracies.clear()
         for case in self.cases:
             case.upload()
@@ -88,11 +122,11 @@ class Candidate(Protocol):
 
     row: Row
 
-    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | Future[Accuracy] | None]:
         """Compute set 0 on poisoned outputs and compare with the reference; None without a reference.
 
         Args:
-            percentiles: compute the distribution of the errors as well, which takes longer than the verdict.
+            percentiles: compute the distribution of the errors as well, which takes longer than the verdict, in another thread.
         """
 
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
@@ -144,7 +178,7 @@ class VariantCandidate:
         """See :class:`Candidate`."""
         for prepared in self.prepared:
             prepared.state.restore()
-            prepared.case.reset()
+        self.sets.reset()
 
     @property
     def in_place(self) -> bool:
@@ -153,23 +187,24 @@ class VariantCandidate:
 
     def compute(self, run: Callable[[], None], which: int, poison: int | None = None) -> None:
         """Poison the outputs of a set and call ``run``; a variant that works in place is launched once instead."""
-        for case in self.sets.cases:
-            case.reset(poison)
+        self.sets.reset(poison)
         if self.in_place:
             self.launch(which)
         else:
             run()
         self.sets.device.synchronize()
 
-    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | Future[Accuracy] | None]:
         """See :class:`Candidate`."""
         verdict, _ = self.prepared[0].check()
         case = self.sets.cases[0]
-        if not (percentiles and verdict.verified):
-            return verdict, accuracy_of(verdict, case.outputs() if percentiles else {}, case.expected)
+        if not percentiles:
+            return verdict, accuracy_of(verdict, {}, case.expected)
+        if not verdict.verified:
+            return verdict, accuracy_of(verdict, case.outputs(), case.expected)
         key = tuple(case.digests().items())
         if key not in self.sets.accuracies:
-            self.sets.accuracies[key] = accuracy_of(verdict, case.outputs(), case.expected)
+            self.sets.accuracies[key] = self.sets.accuracy(verdict, case.outputs(), case.expected)
         return verdict, self.sets.accuracies[key]
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
@@ -256,6 +291,7 @@ class PeerCandidate:
     def __init__(self, sets: BufferSets, peer: Peer) -> None:
         self.sets = sets
         self.peer = peer
+        self._judged: dict[tuple[int, object], Verdict] = {}  # of verified results, by the seed of the inputs and their digests
         names = list(sets.data.inputs)
         with of_peer():
             self.calls = [peer.prepare(sets.workload, {n: case.argument(n) for n in names}) for case in sets.cases]
@@ -275,57 +311,91 @@ class PeerCandidate:
 
     def restart(self) -> None:
         """See :class:`Candidate`."""
-        for case in self.sets.cases:
-            case.reset()
+        self.sets.reset()
 
-    def outputs(self, which: int) -> dict[str, np.ndarray[Any, Any]]:
-        """The outputs of the latest call on a set, by the names of the workload."""
+    def results(self, which: int) -> dict[str, DeviceArray | Array]:
+        """The results of the latest call on a set, by the names of the workload: those on the device that are read there, and
+        copies of others."""
         names = list(self.sets.cases[which].output_specs)
         found = {}
         with of_peer():
             for name, value in self.calls[which].outputs.items():
                 known = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
-                found[known] = value.numpy()
+                there = value.on_device() if isinstance(value, OnDevice) else None
+                found[known] = value.numpy() if there is None else there
         return found
 
-    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | Future[Accuracy] | None]:
         """See :class:`Candidate`."""
-        found = self._compared(self._computed(self.replay([0]), 0), 0)
+        run = self.replay([0])  # owns memory of the results, which are read below
+        results = self._computed(run, 0)
+        expected = self.sets.data.expected
+        known = self._known(results, 0)
+        if known is not None and (not percentiles or known[1] in self.sets.accuracies):
+            verdict, key = known
+            return verdict, self.sets.accuracies[key] if percentiles else accuracy_of(verdict, {}, expected)
+        found = self._compared(results, 0)
         if found is None:
             return None, None
-        return found.verdict, accuracy_of(found.verdict, found.outputs if percentiles else {}, found.expected)
+        if not percentiles:
+            return found.verdict, accuracy_of(found.verdict, {}, found.expected)
+        accuracy = self.sets.accuracy(found.verdict, found.outputs, found.expected)
+        if (own := self._known(results, 0)) is not None:
+            self.sets.accuracies[own[1]] = accuracy
+        return found.verdict, accuracy
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
         """See :class:`Candidate`; the outputs are arrays of the peer, which are not poisoned."""
-        outputs = self._computed(run, which)
-        key = self, self.sets.data.seed, digest_of(outputs)
-        known = self.sets.compared
-        if known is not None and known[:3] == key and not self.sets.overwritten():
-            return known[3]
-        found = self._compared(outputs, which)
+        results = self._computed(run, which)
+        key = self.sets.data.seed, _contents(results)
+        known = self._known(results, which)
+        same = known[0] if known is not None else self._judged.get(key)
+        if same is not None and not self.sets.overwritten():
+            return same
+        found = self._compared(results, which)
         if found is not None and found.verdict.verified:
-            self.sets.compared = *key, found.verdict
+            self._judged = {key: found.verdict}
         return found.verdict if found else None
 
-    def _computed(self, run: Callable[[], None], which: int) -> dict[str, np.ndarray[Any, Any]]:
-        """The outputs of a call on a set."""
-        for case in self.sets.cases:
-            case.reset()  # restores inputs that a variant updates in place
+    def _computed(self, run: Callable[[], None], which: int) -> dict[str, DeviceArray | Array]:
+        """The results of a call on a set."""
+        self.sets.reset()  # restores inputs that a variant updates in place
         if renew := self.calls[which].renew:
             with of_peer():
                 renew()
         run()
         self.sets.device.synchronize()
-        return self.outputs(which)
+        return self.results(which)
 
-    def _compared(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:
-        """Compare the outputs of a call on a set with the reference; None without a reference."""
+    def _known(self, results: Mapping[str, DeviceArray | Array], which: int) -> tuple[Verdict, Digested] | None:
+        """The verdict of results with the same bytes of a variant or another peer, which were within the tolerance of the
+        workload, and their digests; None if there were none, or if an input has changed."""
+        key = self._digests(results, which)
+        verdict = self.sets.data.verdicts.get((None, "", *key)) if key is not None else None
+        return None if key is None or verdict is None or self.sets.overwritten() else (verdict, key)
+
+    def _digests(self, results: Mapping[str, DeviceArray | Array], which: int) -> Digested | None:
+        """The digests of results that are arrays on the device like the outputs of a variant; None for others."""
+        specs = self.sets.cases[which].output_specs
+        arrays = [results.get(name) for name in specs]
+        held = [array for array in arrays if isinstance(array, DeviceArray)]
+        if self.calls[which].random or len(held) < len(specs) or len(results) > len(specs):
+            return None
+        if [(array.shape, array.dtype) for array in held] != list(specs.values()):
+            return None
+        return tuple(zip(specs, digests_of(held), strict=True))
+
+    def _compared(self, results: Mapping[str, DeviceArray | Array], which: int) -> Comparison | None:
+        """Compare the results of a call on a set with the reference; None without a reference."""
+        outputs = {name: value.staged() if isinstance(value, DeviceArray) else value for name, value in results.items()}
         if self.calls[which].random:
             return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
         if not expected:  # a comparison without outputs would always succeed
             return None
         verdict = judged(outputs, expected, self.sets.data, self.calls[which].tolerance)
+        if verdict.verified and not verdict.less_accurate and (key := self._digests(results, which)) is not None:
+            self.sets.data.verdicts[(None, "", *key)] = verdict
         verdict = with_complaints(verdict, self.sets.overwritten())
         return Comparison(verdict, outputs, expected)
 
@@ -347,6 +417,14 @@ class PeerCandidate:
         expected, complaint = dropout.nearest(choices, cut)
         verdict = judged(cut, expected, data, self.calls[which].tolerance)
         return Comparison(dropout.objected(verdict, complaint), cut, expected)
+
+
+def _contents(results: Mapping[str, DeviceArray | Array]) -> object:
+    """What two results have in common if they have the same bytes, names, types and shapes."""
+    held = {name: value for name, value in results.items() if isinstance(value, DeviceArray)}
+    digests = zip(held.items(), digests_of(held.values()), strict=True)
+    there = tuple((name, array.dtype.name, array.shape, digest) for (name, array), digest in digests)
+    return there, digest_of({name: value for name, value in results.items() if not isinstance(value, DeviceArray)})
 
 
 @dataclass(frozen=True)

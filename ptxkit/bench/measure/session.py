@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ptxkit.bench.measure.candidates import BufferSets, Candidate
+    from ptxkit.bench.results.results import Accuracy
 
 WARM_UP_S = 0.1  # minimum duration of the warm-up
 SETTLED = 0.01  # relative change of the SM clock between readings that counts as no change
@@ -96,6 +98,7 @@ class Session:
         self.rows: list[Row] = []
         self.errors: dict[int, PtxkitError] = {}
         self.culprit: Row | None = None
+        self._accuracies: dict[int, Accuracy | Future[Accuracy] | None] = {}
 
     def measure(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> list[Row]:
         """Verify, time, and verify again; a row for each candidate."""
@@ -107,6 +110,7 @@ class Session:
                 say(f"{candidate.row.name}: verifying")
                 with self._guarded(i, "it was verified"):
                     tracks += self._verified(i, candidate)
+        self._add_accuracies()
         if tracks:
             say("warming up")
             self.watch.step("warm-up")
@@ -152,8 +156,8 @@ class Session:
                 worst=verdict.worst,
                 explanation=verdict.explanation,
                 less_accurate=verdict.less_accurate,
-                accuracy=accuracy,
             )
+            self._accuracies[i] = accuracy
             if not verdict.verified:
                 return []
         timing, sets = self.device.timing, len(self.sets)
@@ -171,6 +175,11 @@ class Session:
             calls = self.method.calls_for(call_us, 1)
             found.append(Track(i, "hot", candidate.replay([0] * calls), calls, 1))
         return found
+
+    def _add_accuracies(self) -> None:
+        """Enter the errors of the verified outputs, some of which other threads have computed meanwhile."""
+        for i, found in self._accuracies.items():
+            self.rows[i] = replace(self.rows[i], accuracy=found.result() if isinstance(found, Future) else found)
 
     def _alive(self, track: Track) -> bool:
         return track.candidate not in self.errors and not self.device.lost
@@ -245,7 +254,9 @@ class Session:
         if self.device.lost:
             return
         if self.method.fresh_inputs:
+            self.watch.step("inputs and references")
             self.sets.renew(self.method.seeds(self.sets.data.seed)[-1])
+            self.watch.step("verification")
         for track in sorted(tracks, key=lambda t: t.candidate):
             i = track.candidate
             if self._alive(track) and self.rows[i].verified is not False:

@@ -7,7 +7,7 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from ptxkit.errors import UnavailableError
 from ptxkit.runtime.buffers import DeviceArray
@@ -25,6 +25,14 @@ class Readable(Protocol):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy on the host in the dtype that the workload declares, after all work that was queued before."""
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """A result that can also be read where it is."""
+
+    def on_device(self) -> DeviceArray | None:
+        """The array on the device, which holds the result until the next call; None if it has gaps there."""
 
 
 @dataclass(frozen=True)

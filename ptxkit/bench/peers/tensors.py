@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 """Types that the array interface cannot name -> an integer of their size. Name and size are the same in torch and ml_dtypes."""
 
+ALIGNED = 8  # bytes of which the address of an array whose digest is computed is a multiple
+
 
 class Torch:
     """The torch module, on one device.
@@ -52,6 +54,17 @@ class Torch:
     def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs as tensors, or as Python numbers if they are passed by value."""
         return {n: self.tensor(v) if isinstance(v, DeviceArray) else np.asarray(v).item() for n, v in inputs.items()}
+
+    def array(self, tensor: Any, name: str) -> DeviceArray | None:
+        """The memory of a tensor as an array; None if it has gaps, or is not where an array can begin."""
+        if not tensor.is_cuda or not tensor.is_contiguous() or tensor.data_ptr() % ALIGNED:
+            return None
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind in BITS:
+            import ml_dtypes
+
+            kind = getattr(ml_dtypes, kind)
+        return DeviceArray.at(self.device, tensor.data_ptr(), tuple(tensor.shape), np.dtype(kind), name, tensor)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         """A copy on the host, after the work on ptxkit's stream."""
@@ -105,6 +118,10 @@ class Result:
     def numpy(self) -> np.ndarray[Any, Any]:
         """See :class:`ptxkit.bench.peers.base.Readable`."""
         return self.slot.torch.to_numpy(self.slot.results[self.index])
+
+    def on_device(self) -> DeviceArray | None:
+        """See :class:`ptxkit.bench.peers.base.OnDevice`."""
+        return self.slot.torch.array(self.slot.results[self.index], str(self.index))
 
 
 def captured(torch: Torch, queue: Callable[[], None]) -> Any:

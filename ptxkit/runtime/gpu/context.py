@@ -18,6 +18,7 @@ from ptxkit.runtime.abilities import TARGET
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.gpu.driver import OUT_OF_MEMORY, Driver
 from ptxkit.runtime.gpu.loss import lose_context
+from ptxkit.runtime.gpu.staging import Staging
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.targets import TARGETS, Target
 from ptxkit.targets.gpus import DeviceFacts
@@ -73,6 +74,7 @@ class GpuContext(MakesArrays):
         self._recent: dict[str, None] = {}  # kernels launched since the last successful synchronization, in order
         self._not_cooperative: set[str] = set()  # kernels with this_grid() that were launched without cooperative=True
         self.retired: list[Callable[[], object]] = []  # destroys objects that the GPU may still use
+        self._staging = Staging(self.driver)
 
     @property
     def properties(self) -> Any:
@@ -192,6 +194,24 @@ class GpuContext(MakesArrays):
                 wait=True,
             )
         )
+
+    def copy(self, address: int, source: int, nbytes: int) -> None:
+        """Copy memory of the device, on the stream."""
+        self._enter()
+        self._check(
+            self.driver.call(
+                "cuMemcpyDtoDAsync_v2",
+                ctypes.c_uint64(address),
+                ctypes.c_uint64(source),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream_handle),
+            )
+        )
+
+    def staging(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """See :class:`ptxkit.runtime.gpu.staging.Staging`."""
+        self._enter()
+        return self._staging.array(shape, dtype)
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
         """Set all bytes; a GPU does not track initialisation."""

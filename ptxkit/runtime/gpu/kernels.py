@@ -370,9 +370,13 @@ class GpuKernels(GpuContext):
 
     def digest(self, address: int, nbytes: int) -> int:
         """See :class:`ptxkit.runtime.gpu.digest.Digests`."""
+        return self.digests([(address, nbytes)])[0]
+
+    def digests(self, pieces: Sequence[tuple[int, int]]) -> list[int]:
+        """See :meth:`ptxkit.runtime.buffers.MakesArrays.digests`; one launch for all."""
         self.synchronize()  # so that an earlier failure is not attributed to the digest kernel
         with self.plain_launches():
-            return self._digests.of(address, nbytes)
+            return self._digests.of(pieces)
 
     @takes(name=TEXT)
     def stream(self, name: str = "") -> Any:
