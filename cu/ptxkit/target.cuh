@@ -3,7 +3,7 @@
 #pragma once
 
 #if !defined(PTXKIT_REGISTERS_PER_SM) || !defined(PTXKIT_SHARED_BYTES_PER_CTA) || \
-    !defined(PTXKIT_TENSOR_MEMORY_COLUMNS) || !defined(PTXKIT_THREADS_PER_CTA)
+    !defined(PTXKIT_TENSOR_MEMORY_COLUMNS) || !defined(PTXKIT_THREADS_PER_CTA) || !defined(PTXKIT_THREADS_PER_SM)
 #error "compile with ptxkit, or define the PTXKIT_ macros of ptxkit/target.cuh"
 #endif
 
@@ -16,6 +16,7 @@ struct TargetLimits {
         SHARED_BYTES_PER_CTA = PTXKIT_SHARED_BYTES_PER_CTA,    // maximum, static and dynamic together
         TENSOR_MEMORY_COLUMNS = PTXKIT_TENSOR_MEMORY_COLUMNS,  // where the target has tensor memory
         THREADS_PER_CTA = PTXKIT_THREADS_PER_CTA,              // maximum
+        THREADS_PER_SM = PTXKIT_THREADS_PER_SM,                // maximum, of all resident CTAs
     };
 };
 

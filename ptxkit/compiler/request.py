@@ -90,6 +90,7 @@ def target_macros(target: Target) -> dict[str, int]:
         "PTXKIT_SHARED_BYTES_PER_CTA": limits.shared_bytes_per_cta,
         "PTXKIT_TENSOR_MEMORY_COLUMNS": TENSOR_MEMORY_COLUMNS,
         "PTXKIT_THREADS_PER_CTA": limits.threads_per_cta,
+        "PTXKIT_THREADS_PER_SM": limits.threads,
     }
 
 

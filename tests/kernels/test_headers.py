@@ -444,6 +444,12 @@ def test_every_function_compiles_for_every_target(target):
     assert ("__assertfail" in image.ptx) is (target != "sm_100a")  # the only target with all of these features
 
 
+@pytest.mark.parametrize(("target", "ctas"), [("sm_90a", 8), ("sm_120a", 6)])
+def test_the_ctas_that_an_sm_holds_follow_from_the_threads_of_the_target(target, ctas):
+    code = f"static_assert(ptxkit::RESIDENT_CTAS == {ctas}, \"CTAs\");"
+    compile_source(f'#include "ptxkit/elementwise/elementwise.cuh"\n{code}\n', target=target)
+
+
 def test_every_function_with_asm_is_in_the_test_above():
     for name in HEADERS:
         text = (ROOT / name).read_text()

@@ -9,6 +9,7 @@
 #include "ptxkit/ptx/half.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
+#include "ptxkit/target.cuh"
 
 namespace ptxkit {
 
@@ -154,8 +155,8 @@ struct Nothing {
     __device__ __forceinline__ void operator()(T...) const {}
 };
 
-// CTAs of 256 threads that an SM holds at a time, with 2048 threads of an SM as on sm_80, sm_90 and sm_100.
-constexpr unsigned RESIDENT_CTAS = 8;
+// CTAs of 256 threads that an SM holds at a time.
+constexpr unsigned RESIDENT_CTAS = TargetLimits::THREADS_PER_SM / 256;
 
 // Lets the next grid start and waits for the previous one. If all CTAs are resident at a time, request() is called before: it
 // asks L2 to load what this thread reads, so that the latency of device memory overlaps with the end of the previous grid. Its
