@@ -174,6 +174,8 @@ def compared(
         form: of the output's dtype; None for integers. around: indices in the block -> typical magnitudes there.
         least: a lower bound of them.
     """
+    if form is None and not allowed.rms:
+        return _exact(actual, expected, allowed, around)
     found = _finite(actual, expected, form, allowed, around, least) if form else None
     if found is not None:
         return found
@@ -183,6 +185,25 @@ def compared(
     )
     squares = Squares.of(errors[0], expected) if allowed.rms else Squares()
     return Block(np.array([error.max() for error in errors]), wrong if wrong.any() else None, squares)
+
+
+def _exact(
+    actual: npt.NDArray[Any],
+    expected: npt.NDArray[Any],
+    allowed: Tolerance,
+    around: Callable[[npt.NDArray[np.intp]], Doubles | float],
+) -> Block:
+    """:func:`compared` for integers and booleans, whose errors are only computed where they are not 0."""
+    places = np.flatnonzero(actual != expected)
+    if not places.size:
+        return Block(np.zeros(3), None, Squares())
+    typical = around(places) if allowed.typical else 0.0
+    errors, outside = exact_errors(actual[places], expected[places], allowed, typical)
+    wrong = None
+    if outside.any():
+        wrong = np.zeros(actual.size, np.bool_)
+        wrong[places[outside]] = True
+    return Block(np.array([error.max() for error in errors]), wrong, Squares())
 
 
 _scratch = Scratch(4)

@@ -177,6 +177,23 @@ def test_references_in_float32_give_the_same_verdict(dtype, seed, error, allowed
         assert getattr(in_32, name) == pytest.approx(getattr(in_64, name), rel=2**-22), name
 
 
+@pytest.mark.parametrize("allowed", [Tolerance(), Tolerance(absolute=1), Tolerance(relative=0.1, typical=0.2)], ids=str)
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_errors_of_integers_are_those_of_the_elements_that_differ(kind, allowed):
+    rng = np.random.default_rng(5)
+    expected = rng.integers(-127, 127, 1000).astype(kind)
+    actual = expected.astype(np.int8)
+    actual[::7] += rng.integers(-3, 4, len(actual[::7])).astype(np.int8)
+    if kind == np.float64:
+        expected[[3, 14]] = np.nan, np.inf
+    around = rng.random(1000)
+    errors, wrong = element_errors.exact_errors(actual, expected, allowed, around)
+    found = element_errors.compared(actual, expected, None, allowed, lambda inside: around[inside])
+    np.testing.assert_array_equal(found.largest, [error.max() for error in errors])
+    np.testing.assert_array_equal(found.wrong, wrong)
+    assert element_errors.compared(actual, actual.astype(kind), None, allowed, lambda inside: around[inside]).wrong is None
+
+
 def test_a_relative_error_beyond_float32_is_finite():
     actual = np.array([100, 1], ml_dtypes.bfloat16)
     verdict = compare("y", actual, np.array([0, 1], np.float32), Tolerance(absolute=200))
