@@ -70,7 +70,7 @@ def differing(originals: Originals, arrays: Sequence[tuple[str, DeviceArray]]) -
     if not arrays:
         return []
     now = digests_of(array for _, array in arrays)
-    return [digest != originals.digests[name] for digest, (name, _) in zip(now, arrays, strict=True)]
+    return [digest != originals.digests.get(name) for digest, (name, _) in zip(now, arrays, strict=True)]
 
 
 def digests_of(arrays: Iterable[DeviceArray]) -> list[int]:

@@ -365,3 +365,10 @@ def test_the_poison_of_an_output_of_one_byte_is_looked_for_once(monkeypatch):
     sets.renew(1)
     sets.reset()
     assert len(counted) == 2
+
+
+def test_inputs_that_were_renewed_and_not_uploaded_are_changed(spoiled):
+    """The arrays of the device still hold the inputs before."""
+    spoiled.data.renew(1)
+    spoiled.cases[0].originals.write("y", spoiled.data.inputs["y"], spoiled.cases[0].array("y"), updated=True)
+    assert {complaint.split(",")[0] for complaint in spoiled.overwritten()} == {"input x", "input mask"}
