@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,31 @@ class Format:
         _to_powers_of_two(powers)
         powers *= 2.0**-self.mantissa_bits
         return powers
+
+
+def widen(values: npt.NDArray[Any], to: npt.NDArray[Any]) -> None:
+    """Convert numbers exactly to float32 or float64, into an array of the same shape that is contiguous.
+
+    The conversions of ml_dtypes hold the interpreter's lock, so that threads would wait for each other.
+    """
+    name = values.dtype.name
+    if name == "bfloat16":
+        half = to if to.dtype == np.float32 else np.empty(to.shape, np.float32)
+        bits = half.view(np.uint32)
+        np.copyto(bits, values.view(np.uint16))
+        np.left_shift(bits, 16, out=bits)
+        if half is not to:
+            np.copyto(to, half)
+    elif values.itemsize == 1 and name in BASES:
+        np.take(_numbers(values.dtype, to.dtype), values.view(np.uint8), out=to, mode="clip")
+    else:
+        np.copyto(to, values, casting="unsafe")
+
+
+@lru_cache
+def _numbers(dtype: np.dtype[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The 256 numbers of a type of one byte, in the order of their bits."""
+    return np.arange(256, dtype=np.uint8).view(dtype).astype(to)
 
 
 def _to_powers_of_two(values: npt.NDArray[Any]) -> None:
@@ -249,7 +275,7 @@ def _compared_in(
         np.abs(wide, out=magnitude)
         if not magnitude.max() <= form.largest:
             return None
-        np.copyto(absolute, actual, casting="unsafe")
+        widen(actual, absolute)
         np.subtract(absolute, wide, out=absolute)
         np.abs(absolute, out=absolute)
         largest = absolute.max()

@@ -15,7 +15,16 @@ import numpy.typing as npt
 
 from ptxkit.errors import DescriptionError
 from ptxkit.workload import mismatch
-from ptxkit.workload.element_errors import Block, Format, Squares, compared, exact_errors, float_errors, permitted
+from ptxkit.workload.element_errors import (
+    Block,
+    Format,
+    Squares,
+    compared,
+    exact_errors,
+    float_errors,
+    permitted,
+    widen,
+)
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.parallel import blocks, in_threads
 from ptxkit.workload.tolerance import Rule, as_rule
@@ -284,7 +293,11 @@ def largest_excess(name: str, actual: Array, expected: Array, tolerance: Toleran
     flat, wanted = actual.reshape(-1), expected.reshape(-1)
 
     def of_block(block: slice, permitted_errors: Array) -> float:
-        ratio = np.abs(flat[block].astype(np.float64) - wanted[block].astype(np.float64)) / permitted_errors
+        ratio = np.empty(permitted_errors.shape)
+        widen(flat[block], ratio)
+        ratio -= wanted[block]
+        np.abs(ratio, out=ratio)
+        ratio /= permitted_errors
         return float(ratio.max(initial=0.0, where=np.isfinite(ratio)))
 
     return max(_each_permitted(actual.dtype, expected, tolerance, name, of_block), default=0.0)

@@ -177,6 +177,17 @@ def test_references_in_float32_give_the_same_verdict(dtype, seed, error, allowed
         assert getattr(in_32, name) == pytest.approx(getattr(in_64, name), rel=2**-22), name
 
 
+@pytest.mark.parametrize("to", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "int8"])
+def test_every_number_of_a_narrow_type_is_widened_exactly(dtype, to):
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    every = np.arange(256**kind.itemsize, dtype=f"u{kind.itemsize}").view(kind).reshape(4, -1)[:, ::3]  # in strides
+    found = np.full(every.shape, 7, to)
+    element_errors.widen(every, found)
+    with np.errstate(invalid="ignore"):  # of NaN that signal
+        np.testing.assert_array_equal(found, every.astype(to))
+
+
 @pytest.mark.parametrize("allowed", [Tolerance(), Tolerance(absolute=1), Tolerance(relative=0.1, typical=0.2)], ids=str)
 @pytest.mark.parametrize("kind", [np.int64, np.float64])
 def test_errors_of_integers_are_those_of_the_elements_that_differ(kind, allowed):

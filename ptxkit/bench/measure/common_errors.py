@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ptxkit.workload.element_errors import widen
 from ptxkit.workload.parallel import Scratch, in_threads
 
 FEWEST = 64
@@ -92,7 +93,7 @@ class _Sums:
             np.sum(values, axis=0, out=by_column[at])
 
         np.copyto(r, expected, casting="unsafe")
-        np.copyto(e, actual, casting="unsafe")
+        widen(actual, e)
         with np.errstate(invalid="ignore"):
             e -= r
         there = np.isfinite(e)
