@@ -97,11 +97,16 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
 // ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
+// With an activation and 32 columns of 16 bits for each thread, requests of the row need registers that the launch bounds would
+// leave to another CTA.
+template <Activation A, class Tile>
+constexpr int layernorm_beside = A != NONE && Tile::PREFETCH_L2 && Tile::WIDTH == 8 && Tile::VECTORS == 4 ? 44 : 36;
+
 // With PREFETCH_WEIGHTS, gamma and beta are requested before the row's sums are known: after x has arrived, because L2
 // bandwidth is limited, or together with x where the row is short or where ptxas would spill otherwise. Without
 // PREFETCH_WEIGHTS they are read from L1 after the sums, and more CTAs are resident because fewer registers are used.
 template <class T, Activation A, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 1>)
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 1, layernorm_beside<A, Tile>>)
 layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols,
                      float eps) {
     using S = typename Tile::template Shape<T>;

@@ -103,7 +103,7 @@ class Layernorm(Workload):
 
     @variant(
         tile=row.TILE,
-        constraint=row.usable(beside=36, early=2),
+        constraint=row.usable(beside=36, early=2, spills_at=32),
         prefer=row.preferred(36, weights=2, spills_at=32),
     )
     def vectorized(self, t: Tile) -> list[Launch]:

@@ -138,6 +138,11 @@ def registers(w: Any, threads: int) -> int:
     return int(w.device.target.limits.registers_of(threads))
 
 
+def available_with(w: Any, t: Tile, needed: int) -> int:
+    """Registers that the launch bounds leave to a thread, which let as many CTAs be resident as ``needed`` registers permit."""
+    return registers(w, t.THREADS * max(1, w.device.target.limits.registers // (t.THREADS * needed)))
+
+
 def even_bytes(w: Any, ctas: int) -> int:
     """Dynamic shared memory of a CTA with which an SM holds no more CTAs than each has to, if all ``ctas`` are resident.
 
@@ -175,13 +180,25 @@ def request_refusal(w: Any, t: Tile) -> str:
     return ""
 
 
-def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], bool | str]:
+def spill_refusal(w: Any, t: Tile, beside: int, spills_at: int) -> str:
+    """Why a tile has too few registers for ``spills_at`` or more columns of f32 of a thread and an activation, or ""."""
+    held = width_of(w, t) * t.VECTORS
+    if width(w.dtype) != 4 or held < spills_at or t.PREFETCH_WEIGHTS or not in_registers(w, t):
+        return ""
+    left = available_with(w, t, held + beside)
+    if left >= held + beside + SPILLED:
+        return ""
+    return f"the launch bounds of {t.THREADS} threads leave {left} registers, too few for VECTORS={t.VECTORS}"
+
+
+def usable(beside: int, early: int = 0, size: int = 0, spills_at: int = 0) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE`.
 
     Args:
         beside: registers that the kernel needs in addition to the row without spilling, read from compiled kernels.
         early: number of further rows of registers with PREFETCH_WEIGHTS.
         size: bytes of an element of a staged row in shared memory; 0 for the size of the dtype.
+        spills_at: columns of f32 of a thread from which on registers spill with an activation if the launch bounds leave few.
     """
 
     def check(w: Any, t: Tile) -> bool | str:
@@ -195,6 +212,8 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
             return "SHIFTED applies to rows in registers"
         if held * (1 + early * bool(t.get("PREFETCH_WEIGHTS"))) + beside > available:
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
+        if spills_at and w.activation != "none" and (refusal := spill_refusal(w, t, beside, spills_at)):
+            return refusal
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
             return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
         if t.THREADS // lanes(w, t) > NAMED_BARRIERS and lanes(w, t) > WARP:
