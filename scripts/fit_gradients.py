@@ -1,15 +1,17 @@
 """Fit the coefficients of the gradients of norms in one launch to measured times, and write them to one_launch.json.
 
-    python scripts/fit_gradients.py TIMES.jsonl... [--dry-run]
+    python scripts/fit_gradients.py TIMES.jsonl... [--second TIMES.jsonl...] [--dry-run]
 
 TIMES are files of ``scripts/measure_choices.py``, compressed (.gz) or not. Fitted is the logarithm of predicted over measured
 time of all tiles of ``one_launch``, where slow tiles count less, as in ``scripts/fit_choice.py``. Each coefficient is varied by
 factors in turn, from the present values, until nothing improves. The coefficients of the variants with partial sums are then
-those with the smallest mean regret of the choice between one launch and two.
+those with the smallest sum of the regrets of the choice between one launch and two, and of the squares of the logarithm of
+predicted over measured time of two launches. They are fitted to the files of --second as well, which have few tiles of one
+launch: those that the model had taken for the fastest. From these alone it cannot learn what makes a tile slow.
 
 Printed is the regret of the tile and of the variant that the model takes, of those that were measured, also with each case left
-out of the fit in turn. Cases in which it is more than EXCEPTION become measured exceptions: on that GPU, the fastest measured
-tile, or two launches, are taken at exactly these sizes.
+out of the fit of one launch in turn. Cases of TIMES in which it is more than EXCEPTION become measured exceptions: on that GPU,
+the fastest measured tile, or two launches, are taken at exactly these sizes.
 """
 
 from __future__ import annotations
@@ -17,28 +19,42 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fit_choice import FACTORS, ROUNDS, given_cases, read, summary, write_coefficients
 
 from ptxkit import Tile
-from ptxkit.kernels.rows.backward import Gradients, move_as_blocks
-from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, fitted, parts, second_us, usable
+from ptxkit.errors import PtxkitError
+from ptxkit.kernels.rows.backward import Gradients, move_as_blocks, second_tile
+from ptxkit.kernels.rows.backward import usable as usable_in_two
+from ptxkit.kernels.rows.backward_one_launch import FILE, Coefficients, Parts, fitted, kind, parts, second_us, usable
 from ptxkit.targets.gpus import facts_of, find_gpu
 from ptxkit.workload import registry
 
 EXCEPTION = 0.03
-OF_TWO = {  # values that are tried for the variants with partial sums
-    "second_us": (2.5, 3.0, 3.5, 4.0, 4.5),
-    "second_copy": (0.9, 1.0, 1.1, 1.2, 1.3),
-    "second_cluster": (1.1, 1.3, 1.5, 1.7, 1.9),
-    "second_short": (3.0, 4.0, 5.0, 6.0),
+STARTS = (2.5, 3.0, 3.5, 4.0, 4.5, 5.0)  # values that are tried for second_us
+EXCHANGES = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5)  # for exchange_us, and for each kind of rows:
+OF_TWO: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "second_copy": {"second_copy": (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)},
+    "second_cluster": {"second_cluster": (0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.7, 1.9)},
+    "second_short": {"second_short": (3.0, 4.0, 5.0, 6.0)},
+    "second_blocks": {
+        "second_blocks": (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
+        "blocks_us": (0.0, 1.0, 2.0, 3.0, 4.0),
+    },
+    "second_streamed": {
+        "second_streamed": (1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4),
+        "streamed_us": (0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1),
+    },
+    "second_single": {"second_single": (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8)},
+    "second_single_cluster": {"second_single_cluster": (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.5)},
 }
+SECOND = {"second_us", "exchange_us", *itertools.chain(*OF_TWO.values())}  # the coefficients of two launches
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,11 @@ class Case:
     tiles: tuple[Tile, ...]
     rows: tuple[tuple[Parts, float], ...]
     two_us: float
+
+    @cached_property
+    def kind(self) -> str:
+        """The kind of its rows in two launches."""
+        return kind(self.workload, second_tile(self.workload))
 
     @property
     def best_us(self) -> float:
@@ -85,7 +106,10 @@ def cases_of(path: Path) -> list[Case]:
 
 def comparable(workload: Any, row: dict[str, Any]) -> bool:
     """Whether a tile with partial sums may still be taken: rows that begin between two vectors move as blocks."""
-    return not move_as_blocks(workload) or bool(row["tile"].get("BLOCK_STAGES"))
+    blocks = bool(row["tile"].get("BLOCK_STAGES"))
+    if blocks and usable_in_two(workload, Tile(row["tile"])) is not True:
+        return False
+    return not move_as_blocks(workload) or blocks
 
 
 def loss(cases: Sequence[Case], c: Coefficients) -> float:
@@ -103,7 +127,7 @@ def fit(cases: Sequence[Case], start: Coefficients, rounds: int = ROUNDS) -> Coe
     best, least = start, loss(cases, start)
     for _ in range(rounds):
         before = least
-        for name in (f.name for f in dataclasses.fields(Coefficients) if f.name not in OF_TWO):
+        for name in (f.name for f in dataclasses.fields(Coefficients) if f.name not in SECOND):
             for factor in FACTORS:
                 tried = replace(best, **{name: getattr(best, name) * factor})
                 if (found := loss(cases, tried)) < least:
@@ -122,12 +146,29 @@ def regret(case: Case, c: Coefficients) -> float:
 
 
 def with_two(cases: Sequence[Case], c: Coefficients) -> Coefficients:
-    """The coefficients of two launches with the smallest mean regret; of several, those in the middle."""
-    tried = [replace(c, **dict(zip(OF_TWO, values, strict=True))) for values in itertools.product(*OF_TWO.values())]
-    regrets = [statistics.mean(regret(case, each) for case in cases) for each in tried]
-    least = [each for each, value in zip(tried, regrets, strict=True) if value <= min(regrets) + 1e-9]
-    middle = {name: statistics.median_low(getattr(each, name) for each in least) for name in OF_TWO}
-    return replace(c, **middle)
+    """The coefficients of two launches with the smallest sum of regrets and errors; each kind of rows has its own cases."""
+    kinds = {name: [case for case in cases if case.kind == name] for name in OF_TWO}
+
+    def of_kind(start: Coefficients, name: str) -> tuple[float, Coefficients]:
+        names, values = OF_TWO[name].keys(), OF_TWO[name].values()
+        tried = [replace(start, **dict(zip(names, each, strict=True))) for each in itertools.product(*values)]
+        return min(((judged(kinds[name], each), each) for each in tried), key=lambda each: each[0])
+
+    found = []
+    for start_us, exchange_us in itertools.product(STARTS, EXCHANGES):
+        best, total = replace(c, second_us=start_us, exchange_us=exchange_us), 0.0
+        for name, own in kinds.items():
+            if own:
+                more, best = of_kind(best, name)
+                total += more
+        found.append((total, best))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def judged(cases: Sequence[Case], c: Coefficients) -> float:
+    """The sum of the regrets of these cases and of the squared errors of the times of two launches."""
+    errors = [math.log(second_us(case.workload, c) / case.two_us) ** 2 for case in cases if case.two_us < math.inf]
+    return sum(regret(case, c) for case in cases) + sum(errors)
 
 
 def rounded(c: Coefficients) -> Coefficients:
@@ -147,19 +188,31 @@ def exceptions(cases: Sequence[Case], c: Coefficients) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = given_cases(arguments, __doc__, cases_of, "no tiles of one_launch were measured")
+    split = arguments.index("--second") if "--second" in arguments else len(arguments)
+    options = [each for each in arguments[split:] if each.startswith("--") and each != "--second"]
+    given = given_cases([*arguments[:split], *options], __doc__, cases_of, "no tiles of one_launch were measured")
     if given is None:
         return 2
     writes, heads, cases = given
-    found = rounded(with_two(cases, fit(cases, fitted())))
+    second = [Path(each) for each in arguments[split + 1 :] if not each.startswith("--")]
+    try:
+        every = [*cases, *(case for path in second for case in cases_of(path))]
+        heads = [*heads, *(read(path)[0] for path in second)]
+    except (PtxkitError, OSError, KeyError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    found = rounded(with_two(every, fit(cases, fitted())))
+    two = {name: getattr(found, name) for name in SECOND}
     left_out = []
     for case in cases:
         others = [other for other in cases if other is not case]
-        left_out.append(regret(case, with_two(others, fit(others, found, rounds=1))))
+        left_out.append(regret(case, replace(fit(others, found, rounds=1), **two)))
     print(f"{len(cases)} cases, {sum(len(case.rows) for case in cases)} tiles; loss {loss(cases, found):.4f}")
     print(summary("tile of one launch", [case.taken(found)[1] / case.best_us - 1 for case in cases]))
     print(summary("variant and tile", [regret(case, found) for case in cases]))
     print(summary("variant and tile, case left out of the fit", left_out))
+    if second:
+        print(summary("variant and tile, with the files of --second", [regret(case, found) for case in every]))
     excepted = exceptions(cases, found)
     by_exception = [0.0 if regret(case, found) > EXCEPTION else regret(case, found) for case in cases]
     print(summary(f"variant and tile, {len(excepted)} measured exceptions", by_exception))
@@ -167,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{name} = {value:g}")
     if writes:
         beside = {"exceptions": excepted}
-        write_coefficients(FILE, "scripts/fit_gradients.py", heads, len(cases), found, beside)
+        write_coefficients(FILE, "scripts/fit_gradients.py", heads, len(every), found, beside)
     return 0
 
 

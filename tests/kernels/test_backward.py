@@ -430,9 +430,9 @@ def test_the_file_of_coefficients_is_what_its_times_say(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import fit_gradients
 
-    files = sorted((ROOT / "tests/workload/data").glob("choices-[45]-h200.jsonl.gz"))
+    files = sorted((ROOT / "tests/workload/data").glob("choices-[4-9]-h200.jsonl.gz"))
     regrets = [fit_gradients.regret(case, fitted()) for path in files for case in fit_gradients.cases_of(path)]
-    assert len(regrets) == 33 and np.mean(regrets) < 0.04 and np.median(regrets) < 0.01
+    assert len(regrets) == 93 and np.mean(regrets) < 0.04 and np.median(regrets) < 0.01
 
 
 @pytest.mark.parametrize("cols", [5, 520, 1025])

@@ -22,7 +22,8 @@ from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.tolerance import BASES
 
-BLOCK_COLUMNS = 2048  # maximum number of columns of rows that move as blocks of vectors
+BLOCK_COLUMNS = 8192  # maximum number of columns of rows that move as blocks of vectors: the registers of a CTA hold them
+MANY_ROWS = 8  # of each group of threads, from which the measured tile of the GPU is preferred
 FINISHERS = 1024  # threads of a CTA that adds up partial sums; with many, each loads few rows, all in flight at once
 SMS = H200_FACTS.sms  # of the GPU for which the values of PARTIALS were chosen
 MOST_PARTIALS = 4 * SMS  # maximum number of rows of partial sums of any tile
@@ -180,9 +181,13 @@ def preferred_rows(w: Any) -> Iterator[dict[str, Any]]:
     yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
 
 
-def vectorized_tile(w: Any) -> Tile:
-    """The first tile that ``vectorized`` prefers and can have."""
-    return Tile(next(t for t in preferred(w) if not t.get("BLOCK_STAGES") or usable(w, Tile(t)) is True))
+def second_tile(w: Any) -> Tile:
+    """The first tile that the variants with partial sums prefer and can have: blocks, or rows that TMA prefetches."""
+    if move_as_blocks(w) and (blocks := block_tile(w)):
+        return Tile(blocks)
+    first = {name: values[0] for name, values in TILE_PIPELINED.items()}
+    tiles = (Tile(first | tile) for tile in preferred_pipelined(w))
+    return next(tile for tile in tiles if usable(w, tile) is True)
 
 
 def preferred_blocks(w: Any) -> Iterator[dict[str, Any]]:
@@ -192,8 +197,13 @@ def preferred_blocks(w: Any) -> Iterator[dict[str, Any]]:
         for ctas in (3, 2):
             yield small | {"CTAS_PER_SM": ctas, "PARTIALS": partials(w, ctas)}
     large = {"THREADS": 512, "CLUSTER": 1, "BLOCK_STAGES": 2, "CTAS_PER_SM": 1, "PARTIALS": partials(w, 1)}
-    for vectors in (2, 4):
+    for vectors in (2, 4, 1):  # an activation leaves no registers for two
         yield large | {"VECTORS": vectors}
+
+
+def block_tile(w: Any) -> dict[str, Any] | None:
+    """The first tile of :func:`preferred_blocks` that can be used; None where there is none."""
+    return next((tile for tile in preferred_blocks(w) if usable(w, Tile(tile)) is True), None)
 
 
 def move_as_blocks(w: Any) -> bool:
@@ -201,8 +211,8 @@ def move_as_blocks(w: Any) -> bool:
 
     Single columns of 16 bits take eight times as many accesses, single columns of 32 bits four times as many wider ones.
     """
-    short = width(w.dtype) == 8 and w.cols <= BLOCK_COLUMNS
-    return short and not row.is_aligned(w) and missing(row.ASYNC_COPY, w.device.target) is None
+    fits = width(w.dtype) == 8 and w.cols <= BLOCK_COLUMNS
+    return fits and not row.is_aligned(w) and block_tile(w) is not None
 
 
 def slower_one_by_one(w: Any) -> str | None:
@@ -217,7 +227,7 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
     tile = _measured_tile(w)
     if tile:
         t = Tile({"CLUSTER": 1, "PARTIALS": partials(w, 1)} | tile)
-        if w.rows >= 8 * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
+        if w.rows >= MANY_ROWS * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
             yield tile
     wide = width(w.dtype)
     vectors = 16 // (2 * wide) or 1

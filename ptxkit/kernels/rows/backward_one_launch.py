@@ -23,8 +23,10 @@ from ptxkit.kernels.rows import rows as row
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
 COLUMNS = 32  # of a block, which warps of a CTA add up
-BESIDE = 48  # registers of a thread beside the two rows; SHIFTED_BESIDE: for addresses of rows that begin between vectors
-SHIFTED_BESIDE = 20
+BESIDE = 48  # registers of a thread beside the two rows, and further ones for addresses:
+ANY_THREADS, SHIFTED = 12, 8  # where the launch determines the number of threads; of rows that begin between two vectors
+CONVERTED = 28  # registers that the compiler takes beside those in 16 bits, if the launch bounds leave them
+UNIT = 8  # of registers that the hardware gives out
 FEW_ROWS = 64  # up to which the CTAs of dx may start first
 VECTOR_ROWS = 16  # up to which a thread of the sums may have a vector of columns
 GROUP_ROWS = 8  # rows of such a thread: two times four in flight
@@ -51,9 +53,16 @@ class Coefficients:
         row_us: a row of a lane of the sums, times the square root of its columns. column_us: a column of a thread of dx; rows
             that begin between two vectors take UNALIGNED times as long. warp_us: of each warp of a CTA, whose sums are added.
         cluster_us: the exchange in a cluster. cta_us: of each CTA on an SM.
-        busy: how many times as long a CTA takes if its SM is full. copy_gbs: what memory and L2 deliver and take.
-        second_us: of two launches, beside the copy, which takes second_copy times as long; second_cluster times where clusters
-            hold a row, and second_short times where a warp holds several.
+        busy: how many times as long a CTA takes if its SM is full. uneven: the share by which this grows with each doubling of
+            the CTAs of a cluster, as clusters do not reach all SMs. unaligned: how many times as long CTAs take for rows of 16
+            bits that begin between two vectors. copy_gbs: what memory and L2 deliver and take.
+        second_us: of two launches, beside the copy, which takes as many times as long as the coefficient of their :func:`kind`.
+            second_copy: rows of one CTA. second_cluster: rows of a cluster. second_single and second_single_cluster: the same
+            of rows that begin between two vectors, which nothing prefetches. second_short: rows of which a warp holds several.
+            second_blocks: rows that move as blocks, of which registers without columns take as long as the others.
+            second_streamed: rows that no cluster's registers hold, which are read three times.
+        exchange_us: of each row of a cluster of two CTAs, of larger ones times the logarithm of their number, where it has few
+            rows. blocks_us: of the first blocks. streamed_us: of each 1000 columns of rows that are read three times.
     """
 
     launch_us: float
@@ -64,18 +73,23 @@ class Coefficients:
     cluster_us: float
     cta_us: float
     busy: float
+    uneven: float
+    unaligned: float
     copy_gbs: float
     second_us: float
     second_copy: float
     second_cluster: float
     second_short: float
+    second_blocks: float
+    second_streamed: float
+    second_single: float
+    second_single_cluster: float
+    exchange_us: float
+    blocks_us: float
+    streamed_us: float
 
 
 UNALIGNED = 1.6
-STREAMED_US = 0.09
-"""Of each 1000 columns in two launches of rows that no cluster's registers hold, which are read three times: from three cases
-on an H100, not fitted."""
-SINGLE_COPY = {False: 2.0, True: 1.7}  # whether more than two CTAs hold a row -> ``second_copy`` of single columns of 16 bits
 
 
 @cache
@@ -100,10 +114,24 @@ def exception_key(w: Any) -> tuple[str, str, int, int, str]:
     return w.device.gpu, w.name, w.rows, w.cols, w.dtype
 
 
+def held(w: Any, t: Tile) -> int:
+    """Registers of a thread beside those for addresses."""
+    return int(2 * width(w.dtype) * t.VECTORS + BESIDE)
+
+
+def addresses(w: Any, t: Tile) -> int:
+    """``ADDRESSES`` of VectorizedTile."""
+    return ANY_THREADS * (row.launched_lanes(w, t)[0] == 0) + SHIFTED * int(t.SHIFTED)
+
+
 def registers(w: Any, t: Tile) -> int:
-    """Registers of a thread, in the multiples that the hardware gives out."""
-    held = 2 * width(w.dtype) * t.VECTORS + BESIDE + SHIFTED_BESIDE * t.SHIFTED
-    return max(LEAST_REGISTERS, cdiv(held, 8) * 8)
+    """Registers of a thread: as many as the compiler would like, up to those that the launch bounds leave.
+
+    The bounds are those of the maximum number of threads. In 16 bits the compiler takes more than rows need.
+    """
+    needed = max(LEAST_REGISTERS, held(w, t) + addresses(w, t))
+    wanted = needed + (CONVERTED if width(w.dtype) == 8 else 0)
+    return min(cdiv(wanted, UNIT) * UNIT, row.available_with(w, t, needed) // UNIT * UNIT)
 
 
 def wide(w: Any) -> int:
@@ -122,7 +150,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     available = row.registers(w, t.THREADS)
     if t.SHIFTED and row.is_aligned(w):
         return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
-    if registers(w, t) > available:
+    if held(w, t) + (ANY_THREADS + SHIFTED) * t.SHIFTED > available:
         return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
     if not row.in_registers(w, t):
         return f"{w.cols} columns do not fit in the registers of {t.CLUSTER} CTAs of {t.THREADS} threads"
@@ -196,7 +224,8 @@ class Parts:
         rows: that a lane of the sums adds up, times the square root of its columns.
         columns: of a thread of dx, times UNALIGNED where it applies.
         block_warps: whose sums are added, of a block or of the other groups. warps: of a CTA.
-        split, clustered: whether clusters share rows of a sum, or a row.
+        split: whether clusters share rows of a sum. cluster: CTAs that hold a row. unaligned: whether rows of 16 bits begin
+            between two vectors.
         moved: bytes of memory and L2.
     """
 
@@ -209,16 +238,19 @@ class Parts:
     block_warps: int
     warps: int
     split: bool
-    clustered: bool
+    cluster: int
+    unaligned: bool
     moved: int
 
     def time_us(self, c: Coefficients) -> float:
         """The predicted time: of the longest CTA, of all over those that are resident, and of the copy, which overlap."""
         sums = c.row_us * self.rows + c.warp_us * self.block_warps + c.cluster_us * self.split
-        dx = c.column_us * self.columns + c.warp_us * self.warps + c.cluster_us * self.clustered
-        full = c.busy * (self.of_sums * (c.start_us + sums) + self.of_dx * (c.start_us + dx)) / self.per_device
+        dx = c.column_us * self.columns + c.warp_us * self.warps + c.cluster_us * (self.cluster > 1)
+        busy = c.busy * (1 + c.uneven * math.log2(self.cluster))
+        full = busy * (self.of_sums * (c.start_us + sums) + self.of_dx * (c.start_us + dx)) / self.per_device
         copy = self.moved / c.copy_gbs / 1e3
-        overlapped = math.hypot(max(sums, dx), full, copy)  # terms that overlap, as a norm of order 2
+        shifted = c.unaligned if self.unaligned else 1.0
+        overlapped = math.hypot(shifted * max(sums, dx), shifted * full, copy)  # terms that overlap, as a norm of order 2
         return c.launch_us + overlapped + c.cta_us * (self.of_sums + self.of_dx) / self.sms
 
 
@@ -244,7 +276,8 @@ def parts(w: Any, t: Tile) -> Parts:
         block_warps=block_warps,
         warps=threads // WARP,
         split=t.SPLIT > 1,
-        clustered=t.CLUSTER > 1,
+        cluster=t.CLUSTER,
+        unaligned=width(w.dtype) == 8 and not row.is_aligned(w),
         moved=moved_bytes(w),
     )
 
@@ -261,20 +294,35 @@ def predicted_us(w: Any, t: Tile) -> float:
     return parts(w, t).time_us(fitted())
 
 
+def kind(w: Any, t: Tile) -> str:
+    """The coefficient of the copy in two launches with a tile of ``vectorized`` or ``pipelined``."""
+    if t.get("BLOCK_STAGES"):
+        return "second_blocks"
+    if not row.in_registers(w, t):
+        return "second_streamed"
+    if row.lanes(w, t) < WARP:
+        return "second_short"
+    if row.is_aligned(w):
+        return "second_cluster" if t.CLUSTER > 1 else "second_copy"
+    return "second_single_cluster" if t.CLUSTER > 1 else "second_single"
+
+
 def second_us(w: Any, c: Coefficients) -> float:
     """The time of the variants with partial sums, which a second launch adds up."""
-    t = backward.vectorized_tile(w)
-    moved: int = 3 * w.rows * w.cols * row.itemsize(w.dtype)
-    if t.get("BLOCK_STAGES"):  # registers without columns take as much time as the others
-        held = row.lanes(w, t) * t.VECTORS * width(w.dtype)
-        return c.second_us + moved / c.copy_gbs / 1e3 * float(held / w.cols)
-    factor = c.second_cluster if t.get("CLUSTER", 1) > 1 else c.second_copy
-    if width(w.dtype) == 8 and not row.is_aligned(w):
-        factor = SINGLE_COPY[t.get("CLUSTER", 1) > 2]
-    if row.lanes(w, t) < WARP:
-        factor = c.second_short
-    streamed = 0.0 if row.in_registers(w, t) else STREAMED_US * w.cols / 1e3
-    return c.second_us + streamed + factor * moved / c.copy_gbs / 1e3
+    t = backward.second_tile(w)
+    of, doublings = kind(w, t), math.log2(t.CLUSTER)
+    copy = 3 * w.rows * w.cols * row.itemsize(w.dtype) / c.copy_gbs / 1e3
+    beside = 0.0
+    if of == "second_blocks":
+        copy *= row.lanes(w, t) * t.VECTORS * width(w.dtype) / w.cols
+        beside = c.blocks_us
+    elif of == "second_streamed":
+        beside = c.streamed_us * w.cols / 1e3
+    elif doublings:
+        of_each = w.rows * t.CLUSTER / w.device.sms  # rows of a cluster
+        beside = c.exchange_us * doublings * math.ceil(of_each) if of_each < backward.MANY_ROWS else 0.0
+        copy *= math.sqrt(doublings) if of == "second_single_cluster" else 1.0
+    return float(c.second_us + beside + getattr(c, of) * copy)
 
 
 @cached_per_device
