@@ -18,7 +18,7 @@ from typing import Any
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.per_device import cached_per_device
-from ptxkit.kernels.rows import backward
+from ptxkit.kernels.rows import backward, row_tiles
 from ptxkit.kernels.rows import rows as row
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
@@ -329,7 +329,8 @@ def second_us(w: Any, c: Coefficients) -> float:
 def ordered(w: Any) -> tuple[tuple[float, Mapping[str, Any]], ...]:
     """Predicted times of the usable tiles in microseconds, with the tiles, the shortest first.
 
-    Clusters that are not portable come last: they are for rows that no other cluster holds.
+    Clusters that are not portable come last: they are for rows that no other cluster holds. So do many vectors of rows that
+    begin between two: the weights of each are put together from two, one vector after the other.
     """
     shifted, limits = row.moves_shifted(w, 1), w.device.target.limits
     names = ("THREADS", "VECTORS", "CLUSTER", "SPLIT")
@@ -339,7 +340,12 @@ def ordered(w: Any) -> tuple[tuple[float, Mapping[str, Any]], ...]:
         t = Tile(tile)
         if max(t.CLUSTER, t.SPLIT) <= limits.largest_cluster and usable(w, t) is True:
             found.append((predicted_us(w, t), tile))
-    return tuple(sorted(found, key=lambda each: (each[1]["CLUSTER"] > limits.portable_cluster, each[0])))
+
+    def order(each: tuple[float, Mapping[str, Any]]) -> tuple[bool, bool, float]:
+        time_us, tile = each
+        return tile["CLUSTER"] > limits.portable_cluster, shifted and tile["VECTORS"] > row_tiles.SHIFTED_VECTORS, time_us
+
+    return tuple(sorted(found, key=order))
 
 
 def preferred(w: Any) -> Iterator[Mapping[str, Any]]:

@@ -51,7 +51,7 @@ SINGLE_LANES = {True: 16, False: 8}  # whether a thread has more than 16 columns
 SHORT_COLUMNS = 512  # maximum number of columns of a short row
 FULL_SHARE = 5 / 8  # share of the registers with columns from which more threads of a row are better than more columns each
 SHIFT_COST = 1.15  # how many times as long a register of single columns takes as one of shifted vectors
-SHIFTED_VECTORS = 5  # maximum number of vectors of a thread in short rows that are shifted
+SHIFTED_VECTORS = 5  # maximum number of vectors of a thread in rows that are shifted: in short ones, and in gradients
 TAIL_WAVES = 1.25  # waves up to which the last one has few CTAs, and takes as long as another
 
 
