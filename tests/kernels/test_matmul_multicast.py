@@ -169,6 +169,12 @@ def test_it_is_not_chosen_for_products_of_which_there_are_no_times(options):
     assert next(o for o in other.candidates if o.name == STEP).objection == "no times of it were measured"
 
 
+@pytest.mark.parametrize("layout", ["tn", "tt"])
+def test_it_is_chosen_for_some_hundred_rows_in_either_layout_of_b(layout):
+    w = MatmulFused(m=328, n=3584, k=3584, layout=layout).on(measurements.H200_FACTS)
+    assert choose(w, target=SM_90A).variant == "multicast"
+
+
 @pytest.mark.parametrize(
     "tile", [{"TOKENS": 208, "ROWS": 2}, {"TOKENS": 200, "ROWS": 2, "CONSUMERS": 2}, {"TOKENS": 192, "CONSUMERS": 3}], ids=str
 )

@@ -136,7 +136,7 @@ def options(w: Fused) -> Iterator[Option]:
         for t in cluster_k.candidates(w, w.itemsize, w.batch):
             us = cluster_k.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("cluster_k", t, us, (program("cluster_k", t),))
-    if multicast.was_timed(w, pairs=False):
+    if multicast.was_timed(w):
         for t in multicast.candidates(w, w.itemsize, w.batch, many_sums=True):
             us = multicast.predicted_us(w, t, w.itemsize, w.batch)
             yield Option("multicast", t, us, (program("multicast", t),))
@@ -171,6 +171,6 @@ def slower(w: Fused, name: str) -> str | None:
     if found.taken.variant == name:
         return None
     if name not in found.times:
-        unmeasured = {"cluster_k": measured(w.device).cluster_k is None, "multicast": not multicast.was_timed(w, pairs=False)}
+        unmeasured = {"cluster_k": measured(w.device).cluster_k is None, "multicast": not multicast.was_timed(w)}
         return "no times of it were measured" if unmeasured[name] else "no tile of it is for products of these sizes"
     return programs.objection(found.times[name], found.taken.variant, found.taken.predicted_us)

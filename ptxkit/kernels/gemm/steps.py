@@ -33,8 +33,6 @@ CLEARLY = 0.95
 choice is 3%. Where ``linear_layernorm_gelu`` and ``ffn_sublayer`` were measured on an H200, step 9 was slower than step 8 for
 128 rows of 4096 and of 8192, where this share is 1.00 and 0.97, and faster for 32 rows of 1024, where it is 0.92."""
 
-SINGLES_ROWS = 64
-"""Of a, up to which step 15 is considered for an odd n, whose results are a small part of the bytes then."""
 MULTICAST_WAVES = 3
 """Of step 15. With 2308 x 8192 x 3072, 384 tiles of 256 x 200 took 159 us, and the fastest of step 8, in five waves, 172 us."""
 
@@ -97,8 +95,8 @@ def _clusters(w: Matmul) -> Tiles:
 
 
 def _multicast_timed(w: Matmul) -> bool:
-    """Whether there are times of such products."""
-    return multicast.was_timed(w, pairs=False)
+    """Whether there are times of such products: of operands that are contiguous along k."""
+    return multicast.was_timed(w) and w.a_layout == "row" and w.b_layout == "column"
 
 
 def _multicast(w: Matmul) -> Tiles:
