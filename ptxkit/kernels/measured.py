@@ -176,6 +176,7 @@ class StreamRates:
         step_us: of a step along k in which a CTA has few sums: waiting for a stage, issuing its products, and releasing it.
         paired: how much longer L2 takes for a row of a that it delivers to the two CTAs of a pair, as a share of a row.
         wide_us: more for each sum that is stored as four bytes.
+        box_us: of a row of a box of c that TMA stores, beside the rows of operands that L2 delivers.
     """
 
     memory_gbs: float
@@ -203,6 +204,7 @@ class StreamRates:
     uneven: float = 0.0
     paired: float = 0.0
     wide_us: float = 0.0
+    box_us: float = 0.0
 
 
 PRODUCTS_FILE = Path(__file__).parent / "fitted_products.json"
@@ -236,6 +238,7 @@ class Measured:
             direct: of those that read b without shared memory between warps; shifted: of those
             whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
             short_k: of those with a short k by mma.sync; ping_pong: of those whose consumers compute tiles in turn;
+            few_steps, few_steps_ping_pong: of those with few steps along k, and where consumers compute tiles in turn as well;
             dot: of those with one row of a by fma;
             None before they were measured.
         sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
@@ -277,6 +280,8 @@ class Measured:
     row_classes: StreamRates | None = None
     short_k: StreamRates | None = None
     ping_pong: StreamRates | None = None
+    few_steps: StreamRates | None = None
+    few_steps_ping_pong: StreamRates | None = None
     dot: StreamRates | None = None
     sparse: StreamRates | None = None
     sparse_tiles: StreamRates | None = None

@@ -338,6 +338,38 @@ def test_the_model_knows_rows_of_a_that_a_pair_of_ctas_loads(sharing, rows):
     assert multicast.stream_work(MatmulWgmma(m=128, n=4096, k=1024).on(H200), tile).paired == rows
 
 
+@pytest.mark.parametrize(("n", "columns", "rows"), [(4096, 192, 3), (4096, 160, 5), (4096, 176, 11), (4104, 192, 6)])
+def test_the_model_knows_rows_of_boxes(n, columns, rows):
+    """Of 128, 64 and 32 bytes; those that begin within a cache line count twice."""
+    w = MatmulWgmma(m=128, n=n, k=64).on(H200)
+    assert wgmma_tiles.box_rows(w, {"BM": 128, "BN": columns}) == 128 * rows
+
+
+@pytest.mark.parametrize(("k", "boxes"), [(512, 2), (520, 1)])
+def test_consumers_in_turn_have_two_boxes_with_few_steps(k, boxes):
+    w = MatmulWgmma(m=4096, n=4096, k=k).on(H200)
+    found = [t for t in wgmma_tiles.alternating_candidates(w, simple=True, two_boxes=True) if t["BN"] == 192]
+    assert {t["BOXES"] for t in found} == {boxes}
+    assert ((4, 1) in {(t["CLUSTER_M"], t["CLUSTER_N"]) for t in found}) == (boxes == 2)
+
+
+def test_the_model_knows_few_steps():
+    entry = measurements.measured(H200)
+    assert wgmma_tiles.rates_of(entry, {}, few=True) is entry.few_steps
+    assert wgmma_tiles.rates_of(entry, {"PING_PONG": 1}, few=True) is entry.few_steps_ping_pong
+    before = replace(entry, few_steps=None, few_steps_ping_pong=None)
+    assert wgmma_tiles.rates_of(before, {}, few=True) is entry.products
+    assert wgmma_tiles.rates_of(before, {"PING_PONG": 1}, few=True) is entry.ping_pong
+
+
+@pytest.mark.parametrize(("rows", "ctas"), [(264, 2), (300, 4)])
+def test_the_ctas_of_an_sm_begin_together(rows, ctas):
+    """264 CTAs are two on each SM of an H200, and 300 are four on some: two end, and two begin."""
+    tile = {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 64, "A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 2}
+    work = multicast.stream_work(MatmulWgmma(m=64, n=64 * rows, k=1024).on(H200), tile)
+    assert work.steps == ctas * 16
+
+
 @pytest.mark.parametrize("dtype", ["e4m3", "s8", "tf32"])
 def test_a_small_product_takes_no_tile_of_consumers_in_turn(dtype):
     """Their predictions were too small before there were times of such products: docs/shapes.md."""

@@ -64,7 +64,7 @@ def storable(w: Any, t: Tile, kind: str, *, pairs: bool, simple: bool) -> bool |
     if (refused := columns_refused(w.kind, t.BN)) is not None:
         return f"BN={t.BN}: {refused}"
     element, columns = dtype_of(kind).itemsize, 2 if pairs else 1
-    row_bytes = matmul_wgmma.box_row_bytes(t, element, columns)
+    row_bytes = wgmma_tiles.box_row_bytes(t, element, columns)
     width = row_bytes // element * columns if t.STORE == BY_TMA else 64
     if t.BN % width:
         return f"a tile of BN={t.BN} columns has no whole boxes of {width}, which the epilogue stores"

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, multicast, s8_sums, stream_k
+from ptxkit.kernels.gemm import cluster_k, fused_tiles, matmul_wgmma, multicast, s8_sums, stream_k, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, ROW_BYTES, STAGED, Operands, WgmmaTile
 from ptxkit.kernels.gemm.product import Gemm, HasLayout, Layout
 from ptxkit.kernels.measured import cluster_ctas
@@ -345,7 +345,7 @@ class MatmulFused(HasLayout, Workload):
         if t.STORE != BY_TMA:
             return TensorMap("a", box=(16,), shape=(16,))
         size, pitch = dtype_of(kind).itemsize, self.pitch_of(c)
-        row_bytes = matmul_wgmma.box_row_bytes(t, size, 2 if pairs else 1)
+        row_bytes = wgmma_tiles.box_row_bytes(t, size, 2 if pairs else 1)
         return TensorMap(
             c,
             box=(1, 16, row_bytes // size),

@@ -142,19 +142,9 @@ def shared_bytes(t: Tile) -> int:
     return int(t.STAGES * ((t.BM + t.BN) * ROW_BYTES + 16) + 4 * t.CONSUMERS * of_warp)
 
 
-def box_row_bytes(t: Mapping[str, int], element: int = 2, columns: int = 1) -> int:
-    """Bytes of a row of the boxes by which a tile of c is stored: ``box_row_bytes`` of cu/ptxkit/gemm/tma_boxes.cuh.
-
-    Args:
-        element: bytes of an element of c. columns: of the sums that make one element.
-    """
-    of_tile = t["BN"] // columns * element
-    return ROW_BYTES if of_tile % ROW_BYTES == 0 else ROW_BYTES // 2 if of_tile % (ROW_BYTES // 2) == 0 else ROW_BYTES // 4
-
-
 def stored_box(t: Mapping[str, int]) -> dict[str, Any]:
     """The arguments of the tensor map of c, of 16-bit elements."""
-    row_bytes = box_row_bytes(t)
+    row_bytes = wgmma_tiles.box_row_bytes(t)
     return {"box": (16, row_bytes // 2), "swizzle": f"{row_bytes}B"}
 
 
@@ -307,7 +297,7 @@ def can_run(w: Workload, t: Tile, *, simple: bool, beside: int = 0, box_columns:
         return "two consumers alternate with PING_PONG=1"
     sharing = consumers_of_a_tile(t)
     most = 96 if t.CONSUMERS == 3 else 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
-    box_columns = box_columns or box_row_bytes(t) // 2
+    box_columns = box_columns or wgmma_tiles.box_row_bytes(t) // 2
     if (sums := t.BM * t.BN // (128 * sharing)) > most:
         return f"a thread of {sharing} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
     if t.BM % (64 * sharing):

@@ -252,7 +252,11 @@ def stream_work(w: Product, t: Mapping[str, int], itemsize: int = 2, batch: int 
     ctas, of_cluster, sums = clusters(w, t) * cluster(t) * batch, cluster(t), weights(t) * t["TOKENS"]
     resident = cluster_ctas(w.device, of_cluster) if of_cluster > 1 else w.device.sms
     on_sm, (from_a, from_b) = cdiv(ctas, resident), loaded_rows(t)
-    waves, ends = cdiv(on_sm, t["CTAS_PER_SM"]), sums * on_sm / t["PARTS"]
+    waves = cdiv(on_sm, t["CTAS_PER_SM"])
+    if waves > 1:
+        # The CTAs of an SM end at the same time, and as many begin on it together, while there are others for them.
+        on_sm = waves * t["CTAS_PER_SM"]
+    ends = sums * on_sm / t["PARTS"]
     if isinstance(w, Matmul):
         how = stores(w) if t["PARTS"] == 1 else 1
     else:

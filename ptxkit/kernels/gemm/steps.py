@@ -65,7 +65,7 @@ def _small(w: Matmul) -> bool:
 
 def _whole(w: Matmul) -> Tiles:
     if unaligned.needed(w) is None:
-        alternating = () if _small(w) else wgmma_tiles.alternating_candidates(w, simple=unaligned.simple(w))
+        alternating = () if _small(w) else unaligned.alternating(w)
         yield from ((t, wgmma_tiles.predicted_us(w, t)) for t in (*wgmma_tiles.candidates(w), *alternating))
 
 

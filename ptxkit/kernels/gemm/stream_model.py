@@ -2,8 +2,9 @@
 
 The time is the norm of order ``order``, which is nearly the maximum, of five times: reading all operands from device memory,
 which takes longer where some TPCs have more CTAs than others,
-the shared memory of the busiest SM, delivery by L2 to all SMs, multiplying, and waiting for a ring of few stages, for the
-latency of L2 or, for the share of the bytes that come from there, of device memory. Shared memory receives each stage, and
+the shared memory of the busiest SM, delivery by L2 to all SMs together with the boxes of c that TMA stores, multiplying, and
+waiting for a ring of few stages, for the latency of L2 or, for the share of the bytes that come from there, of device memory.
+Shared memory receives each stage, and
 each wgmma of 64 rows reads 64 rows of one operand and all of the other, which limits tiles with few columns. What is not
 hidden is added: the launch, clusters, waves, the end of tiles, and partial sums. The coefficients are fitted to measured times
 by ``scripts/fit_products.py`` (:class:`~ptxkit.kernels.measured.StreamRates`).
@@ -38,6 +39,7 @@ class StreamWork:
         wide: those that are stored as four bytes.
         clustered: whether CTAs share operands. packed: whether these are more than the SMs of a TPC.
         partial_bytes: of sums in device memory, which are added there.
+        box_rows: rows of boxes of c that TMA stores on the busiest SM; those that begin within a cache line count twice.
         again_bytes: see :func:`again_bytes`; with a long k and a small result, all bytes of both operands are such.
     """
 
@@ -64,6 +66,7 @@ class StreamWork:
     again_bytes: float = 0.0
     paired: float = 0.0
     wide: float = 0.0
+    box_rows: float = 0.0
 
 
 def again_bytes(w: Any, itemsize: int, reads_a: int, reads_b: int) -> float:
@@ -92,7 +95,8 @@ def predicted_us(rates: StreamRates, work: StreamWork, scale: float) -> float:
     times = (
         (work.memory_bytes + rates.again * work.again_bytes) / (rates.memory_gbs * 1e3 * scale) * (1 + rates.uneven * excess),
         work.steps * received * ROW_BYTES / (rates.shared_gbs * 1e3),
-        (delivered + rates.paired * work.sms * work.steps * work.paired * ROW_BYTES) * split / (rates.l2_gbs * 1e3 * scale),
+        (delivered + rates.paired * work.sms * work.steps * work.paired * ROW_BYTES) * split / (rates.l2_gbs * 1e3 * scale)
+        + work.box_rows * rates.box_us,
         work.steps * work.units * work.wgmma_columns * rates.column_us * (1 - rates.power * work.idle),
         work.steps * (rates.latency_us * misses + rates.hit_us * (1 - misses) + rates.release_us * work.others) / work.stages,
         work.steps * rates.step_us,

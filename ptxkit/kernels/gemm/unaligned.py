@@ -158,12 +158,16 @@ def shared_bytes(t: Tile) -> int:
     return int(t.STAGES * (t.BM + t.BN) * BK * SIZE + 4 * t.CONSUMERS * ROWS_BYTES)
 
 
+def alternating(w: Matmul) -> Iterator[dict[str, int]]:
+    """The tiles of steps 8 and 12 that consumers compute in turn."""
+    return wgmma_tiles.alternating_candidates(w, simple=simple(w), two_boxes=True)
+
+
 def candidates(w: Matmul) -> Iterator[dict[str, int]]:
     """The tiles of step 12: those of step 8 with memory for rows of c that TMA cannot store."""
     by_tma, most = stores_by_tma(w), None if cdiv(w.k, BK) >= STEPS_FOR_PIECES else 1
     yield from (t for t in wgmma_tiles.candidates(w) if by_tma or pieces(w, t))
-    alternating = wgmma_tiles.alternating_candidates(w, simple=simple(w))
-    yield from (t for t in alternating if by_tma or 0 < pieces(w, t) <= (most or t["BN"]))
+    yield from (t for t in alternating(w) if by_tma or 0 < pieces(w, t) <= (most or t["BN"]))
 
 
 def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
@@ -172,13 +176,20 @@ def stream_work(w: Matmul, t: Mapping[str, int]) -> StreamWork:
     of = {name: 0.0 if name in of_copies else wgmma_tiles.split_rows(pitch * SIZE) for name, pitch in pitches(w).items()}
     rows, cols = t["BM"] / t["CLUSTER_N"], t["BN"] / t["CLUSTER_M"]
     split = (rows * of["a"] + cols * of["b"]) / (rows + cols)
-    return replace(made, split=split, shifted=0.0 if stores_by_tma(w) else made.ends)
+    if stores_by_tma(w):
+        return replace(made, split=split)
+    return replace(made, split=split, shifted=made.ends, box_rows=0.0)
+
+
+def few_steps(w: Matmul, t: Mapping[str, int]) -> bool:
+    """Whether a tile has the model of few steps along k, which has times of shifted vectors only where consumers alternate."""
+    return wgmma_tiles.few_steps(w) and (stores_by_tma(w) or bool(t.get("PING_PONG")))
 
 
 def predicted_us(w: Matmul, t: Mapping[str, int]) -> float:
     """The time of step 12 by the model, without that of the copies."""
     entry = measured(w.device)
-    rates = wgmma_tiles.rates_of(entry, t, others=entry.unaligned)
+    rates = wgmma_tiles.rates_of(entry, t, others=entry.unaligned, few=few_steps(w, t))
     return stream_model.predicted_us(rates, stream_work(w, t), w.device.sms / entry.sms)
 
 

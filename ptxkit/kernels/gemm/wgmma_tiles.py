@@ -89,6 +89,14 @@ ALTERNATING = (
     alternating(128, 192, 5, 1),
 )
 """Tiles of consumers that compute them in turn."""
+FEW_STEPS = 8
+"""Steps along k up to which tiles have a model of their own, because the stores of c take longer than the products.
+
+Tiles of 192 columns that consumers compute in turn then have two boxes of c for each warp, and a stage less in the ring: with
+up to 7 steps this is 3 to 17% faster, with 64, 1% slower.
+"""
+TWO_BOXES = alternating(128, 192, 4, 2)
+TWO_BOXES_CLUSTERS = (*CLUSTERS, (4, 1))
 GROUP = 8  # rows of clusters in a group of such tiles
 MOST_SUMS = 128  # of a thread, with an epilogue that needs registers
 
@@ -98,15 +106,20 @@ def candidates(w: Product) -> Iterator[dict[str, int]]:
     yield from _in_clusters(w, SHAPES)
 
 
-def alternating_candidates(w: Product, *, simple: bool) -> Iterator[dict[str, int]]:
+def alternating_candidates(w: Product, *, simple: bool, two_boxes: bool = False) -> Iterator[dict[str, int]]:
     """Those of consumers that compute tiles in turn, once there are times of them; a CTA with one tile has one busy consumer.
 
     Args:
         simple: the epilogue reads no arrays, and a thread has registers for more sums.
+        two_boxes: with few steps along k, 192 columns have two boxes, of which there are times for results of 16 bits.
     """
     if measured(w.device).ping_pong is not None:
-        for tile in _in_clusters(w, (t for t in ALTERNATING if simple or t["BM"] * t["BN"] <= 128 * MOST_SUMS)):
-            yield {**tile, "GROUP": _group(w, tile)}
+        two_boxes = two_boxes and few_steps(w)
+        shapes = tuple(t for t in ALTERNATING if not two_boxes or t["BN"] != TWO_BOXES["BN"])
+        found = [*_in_clusters(w, shapes), *(_in_clusters(w, (TWO_BOXES,), TWO_BOXES_CLUSTERS) if two_boxes else ())]
+        for tile in found:
+            if simple or tile["BM"] * tile["BN"] <= 128 * MOST_SUMS:
+                yield {**tile, "GROUP": _group(w, tile)}
 
 
 def _group(w: Product, t: Mapping[str, int]) -> int:
@@ -119,14 +132,15 @@ def _group(w: Product, t: Mapping[str, int]) -> int:
     return 2 * GROUP if 0 < alone <= GROUP // 4 and tiles(w, t) > w.device.sms else GROUP
 
 
-def _in_clusters(w: Product, shapes: Iterable[Mapping[str, int]]) -> Iterator[dict[str, int]]:
+def _in_clusters(
+    w: Product, shapes: Iterable[Mapping[str, int]], clusters: Iterable[tuple[int, int]] = CLUSTERS
+) -> Iterator[dict[str, int]]:
     whole_a = 64 if w.a_layout == "column" else 8
     whole_b = 64 if w.b_layout == "row" else 8
     for tile in shapes:
-        for down, across in CLUSTERS if tile["CONSUMERS"] > 1 else CLUSTERS[:1]:
+        for down, across in clusters if tile["CONSUMERS"] > 1 else ((1, 1),):
             if tile["BM"] % (whole_a * across) == 0 and tile["BN"] % (whole_b * down) == 0:
-                clusters = {"CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
-                yield {**tile, **clusters}
+                yield {**tile, "CLUSTER_M": down, "CLUSTER_N": across, "GROUP": 16 // down}
 
 
 def tiles(w: Product, t: Mapping[str, int]) -> int:
@@ -150,6 +164,22 @@ def split_rows(row_bytes: int) -> float:
     """The same of rows with this pitch."""
     whole = math.gcd(row_bytes, LINE_BYTES)
     return 0.0 if whole == LINE_BYTES else min(1.0, ALIGNMENT / whole)
+
+
+def box_row_bytes(t: Mapping[str, int], element: int = 2, columns: int = 1) -> int:
+    """Bytes of a row of the boxes by which a tile of c is stored: ``box_row_bytes`` of cu/ptxkit/gemm/tma_boxes.cuh.
+
+    Args:
+        element: bytes of an element of c. columns: of the sums that make one element.
+    """
+    of_tile = t["BN"] // columns * element
+    whole = (LINE_BYTES, LINE_BYTES // 2, LINE_BYTES // 4)
+    return next((size for size in whole if of_tile % size == 0), whole[-1])
+
+
+def box_rows(w: Product, t: Mapping[str, int]) -> float:
+    """Rows of boxes of c, of 16-bit elements, that TMA stores for a tile; twice as many where rows of c split cache lines."""
+    return t["BM"] * t["BN"] * 2 / box_row_bytes(t) * (1 if w.n * 2 % LINE_BYTES == 0 else 2)
 
 
 def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
@@ -182,19 +212,34 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
             w, 2, cdiv(w.n, t["BN"] * t["CLUSTER_N"]), cdiv(w.m, t["BM"] * t["CLUSTER_M"])
         ),
         partial_bytes=4 * parts * w.m * w.n if parts > 1 else 0,
+        box_rows=waves * box_rows(w, t) if parts == 1 else 0.0,
     )
 
 
 def predicted_us(w: Product, t: Mapping[str, int], parts: int = 1) -> float:
     """The time by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(rates_of(entry, t), stream_work(w, t, parts), w.device.sms / entry.sms)
+    rates = rates_of(entry, t, few=parts == 1 and few_steps(w))
+    return stream_model.predicted_us(rates, stream_work(w, t, parts), w.device.sms / entry.sms)
 
 
-def rates_of(entry: Measured, t: Mapping[str, int], others: StreamRates | None = None) -> StreamRates:
-    """The coefficients for a tile; ``others``: of tiles that all consumers compute together, instead of those of step 8."""
-    alone = entry.ping_pong if t.get("PING_PONG") else None
-    return alone or others or entry.products
+def few_steps(w: Product) -> bool:
+    """Whether a product has few steps along k."""
+    return cdiv(w.k, BK) <= FEW_STEPS
+
+
+def rates_of(
+    entry: Measured, t: Mapping[str, int], others: StreamRates | None = None, *, few: bool = False
+) -> StreamRates:
+    """The coefficients for a tile.
+
+    Args:
+        others: of tiles that all consumers compute together, instead of those of step 8. few: for few steps along k.
+    """
+    in_turn = bool(t.get("PING_PONG"))
+    alone = entry.ping_pong if in_turn else None
+    short = (entry.few_steps_ping_pong if in_turn else entry.few_steps) if few else None
+    return short or alone or others or entry.products
 
 
 def preferred(w: Product) -> Iterator[Mapping[str, Any]]:
