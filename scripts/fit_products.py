@@ -142,7 +142,7 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
 def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
     """The same, of tiles that all consumers compute together."""
     t = stream_k.ALONE | t if variant in ("stream_k", "step13_stream_k") else t
-    shares = "parts" if t.get("DIVIDED") == 2 else "stream_k"
+    shares = "parts" if t.get("DIVIDED") in (2, stream_k.TRANSPOSED) else "stream_k"
     of_parts = "multicast_parts" if t.get("PARTS", 1) > 1 else "multicast"
     if w.name == "matmul_fused":
         if variant == "cluster_k":

@@ -44,10 +44,10 @@ __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_fused_stream_k(
     const float* row_scales, const float* column_scales, const Out* bias, const Out* residual, float* largest, int m, int n,
     unsigned pitch, size_t matrix, typename WgmmaOf<T>::Sum* partials, unsigned down, unsigned groups, unsigned steps,
     unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts, unsigned polls,
-    unsigned of_product, unsigned stages) {
+    unsigned transposed, unsigned of_product, unsigned stages) {
     FusedOutput<PARTS, ACTIVATION, typename WgmmaOf<T>::Sum, Out> output{
         c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
-    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls, of_product};
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls, transposed, of_product};
     stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, of, stages);
     output.publish();
 }
@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(SHARE_THREADS) matmul_fused_sum_shares(
     const Sum* partials, Out* c, const float* scale, const float* row_scales, const float* column_scales, const Out* bias,
     const Out* residual, float* largest, int m, int n, unsigned pitch, size_t matrix, unsigned down, unsigned groups,
     unsigned steps, unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts,
-    unsigned polls, unsigned of_product, unsigned adders) {
+    unsigned polls, unsigned transposed, unsigned of_product, unsigned adders) {
     FusedOutput<PARTS, ACTIVATION, Sum, Out> output{
         c, scale, row_scales, column_scales, bias, residual, largest, unsigned(m), unsigned(n), pitch, matrix};
-    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls, of_product};
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls, transposed, of_product};
     sum_of_shares<Tile, true>(partials, output, of, adders);
     output.publish();
 }

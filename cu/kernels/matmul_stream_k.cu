@@ -14,9 +14,9 @@ __global__ void __launch_bounds__(Tile::THREADS + 32) matmul_stream_k(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, unsigned m,
     unsigned n, float alpha, float beta, unsigned pitch, float* partials, unsigned down, unsigned groups, unsigned steps,
     unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows, unsigned parts, unsigned polls,
-    unsigned stages) {
+    unsigned transposed, unsigned stages) {
     auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
-    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls};
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls, transposed};
     stream_k_product<Tile, T, Of>(a_map, b_map, output, partials, of, stages);
 }
 
@@ -24,9 +24,9 @@ template <class Tile, class T, int EPILOGUE, int PAIRS>
 __global__ void __launch_bounds__(SHARE_THREADS) matmul_sum_shares(
     const float* partials, T* c, const T* bias, unsigned m, unsigned n, float alpha, float beta, unsigned pitch, unsigned down,
     unsigned groups, unsigned steps, unsigned whole, unsigned shares, unsigned sharing, unsigned b_sharing, unsigned rows,
-    unsigned parts, unsigned polls, unsigned adders) {
+    unsigned parts, unsigned polls, unsigned transposed, unsigned adders) {
     auto output = epilogue_of<EPILOGUE, PAIRS>(c, bias, m, n, alpha, beta, pitch);
-    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls};
+    const Shares of{down, groups, steps, whole, shares, sharing, b_sharing, rows, parts, polls, transposed};
     sum_of_shares<Tile>(partials, output, of, adders);
 }
 

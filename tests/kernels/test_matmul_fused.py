@@ -131,6 +131,12 @@ def test_ctas_add_parts_with_epilogues_and_batches_without_races(monkeypatch, op
     run(strict(), "stream_k", 40, 40, 1040, tile, **options)
 
 
+def test_the_transposed_product_has_epilogues_and_batches_without_races():
+    tile = {**SHARES, "COLUMNS": 24, "DIVIDED": 3}
+    options = {"dtype": "s8", "scale": "rows_columns", "bias": True, "amax": True, "batch": 2}
+    run(strict(), "stream_k", 20, 73, 528, tile, **options)
+
+
 FEW_ROWS = {"CONSUMERS": 1, "ROWS": 1, "TOKENS": 16, "A_SHARING": 1, "B_SHARING": 1, "PARTS": 1, "CTAS_PER_SM": 1}
 
 

@@ -170,6 +170,34 @@ def test_ctas_neither_store_nor_add_parts_of_rows_that_a_lacks(together):
     run(strict(4, initcheck=True), 8, 40, 520, with_defaults({"COLUMNS": 40, "DIVIDED": 2}))
 
 
+TRANSPOSED = [
+    ((40, 70, 264), 9, {"COLUMNS": 24}, 2),
+    ((30, 21, 520), 7, {"COLUMNS": 40}, 7),  # rows of c that begin anywhere
+    ((5, 8, 2056), 33, {"COLUMNS": 16}, 32),  # no more parts than bits of a word
+    ((90, 140, 264), 40, {"COLUMNS": 40, "SHARING": 2, "B_SHARING": 4}, 2),  # CTAs copy ten rows of a
+    ((64, 150, 520), 5, {"CONSUMERS": 3, "COLUMNS": 64}, 5),
+]
+
+
+@pytest.mark.parametrize(("mnk", "sms", "tile", "parts"), TRANSPOSED, ids=str)
+def test_tiles_of_the_transposed_product_without_races(mnk, sms, tile, parts):
+    tile = with_defaults({**tile, "DIVIDED": 3})
+    shares = stream_k.Shares.of(MatmulWgmma(*mnk).on(replace(reference_facts("sm_90a"), sms=sms)), tile)
+    assert (shares.parts, shares.transposed, shares.polls > 0) == (parts, True, True)
+    run(strict(sms, racecheck="warps"), *mnk, tile)
+
+
+def test_parts_of_rows_that_b_lacks_are_not_added_in_the_transposed_product():
+    run(strict(4, initcheck=True), 40, 8, 520, with_defaults({"COLUMNS": 40, "DIVIDED": 3}))
+
+
+@pytest.mark.parametrize("n", [104, 103])
+@pytest.mark.parametrize("layout", ["tn", "nt", "tt"])
+def test_epilogues_of_the_transposed_product(device, layout, n):
+    options = {"alpha": -1.5, "beta": 0.25, "epilogue": "bias_gelu", "dtype": "f16", "layout": layout}
+    run(device, 40, n, 200, with_defaults({"COLUMNS": 64, "DIVIDED": 3}), **options)
+
+
 def test_the_last_cta_adds_what_others_have_given_up(together, monkeypatch):
     """Where the other parts are not there when a CTA polls for the first time, with the same bits."""
     tile = with_defaults({"COLUMNS": 24, "DIVIDED": 2})
@@ -218,12 +246,14 @@ def test_epilogues(device, layout, n):
 @pytest.mark.parametrize(
     ("options", "tile", "reason"),
     [
-        ({"layout": "tt"}, {"COLUMNS": 32}, "no whole boxes of a row-major b"),
-        ({"layout": "nn"}, {"CONSUMERS": 1, "ROWS": 1, "SHARING": 2}, "no whole boxes of a column-major a"),
+        ({"layout": "tt"}, {"COLUMNS": 32, "DIVIDED": 0}, "no whole boxes of a row-major b"),
+        ({"layout": "nn"}, {"CONSUMERS": 1, "ROWS": 1, "SHARING": 2, "DIVIDED": 0}, "no whole boxes of a column-major a"),
         ({}, {"COLUMNS": 160, "ROWS": 2}, "a thread holds 160 sums"),
         ({}, {"COLUMNS": 256, "CONSUMERS": 3}, "128 sums need more than"),
         ({}, {"CONSUMERS": 3, "ROWS": 2}, "fewer than 384 of a"),
         ({"k": 64}, {"COLUMNS": 256, "DIVIDED": 1}, "no group of tiles remains"),
+        ({"k": 64}, {"COLUMNS": 64, "DIVIDED": 3}, "no group of tiles remains"),
+        ({"layout": "nn"}, {"COLUMNS": 32, "DIVIDED": 3}, "no whole boxes of a row-major b"),
         ({"m": 200, "n": 8, "k": 72}, {"CONSUMERS": 3, "COLUMNS": 176, "SHARING": 4, "DIVIDED": 2}, "bytes of partial sums"),
     ],
 )

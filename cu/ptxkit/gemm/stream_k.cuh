@@ -45,6 +45,7 @@ struct Shares {
     unsigned rows;                 // of a that each CTA loads for its cluster: fewer than those of a tile where a has fewer
     unsigned parts;                // shares of each group, if no share has steps of two groups, else 0
     unsigned polls;                 // if the CTAs with the parts of a tile add them: how often they poll for those of the others; else 0
+    unsigned transposed;           // whether a and b are the operands of c^T = b a^T, exchanged; only with polls
     unsigned of_product;           // groups of a product of a batch
 
     // Steps that are divided among how many shares: of one group, or of all shared groups.
@@ -133,6 +134,34 @@ struct PiecesOfTile {
     static __device__ __forceinline__ unsigned col(unsigned piece) { return piece % ACROSS * 8; }
 };
 
+// A sum of another lane.
+__device__ __forceinline__ float sum_from(float sum, unsigned lane) { return shfl_sync_idx(all_lanes, sum, lane); }
+__device__ __forceinline__ int sum_from(int sum, unsigned lane) {
+    return static_cast<int>(shfl_sync_idx(all_lanes, static_cast<unsigned>(sum), lane));
+}
+
+// Stores a piece, whose vectors the lanes of a warp have, at `row` and `col` of c, or of c^T if it is `transposed`. Then each lane
+// exchanges its sums, two of each of two rows, for those of one column of the piece, a row of c, so that it has neighbours in c again.
+template <class Vector, class Out>
+__device__ __forceinline__ void store_piece(const Vector& sums, Out& output, unsigned row, unsigned col, bool transposed) {
+    const unsigned lane = laneid(), across = lane / 4, down = lane % 4 * 2;
+    if (!transposed) {
+        output.store(sums.x, sums.y, row + across, col + down);
+        output.store(sums.z, sums.w, row + across + 8, col + down);
+        return;
+    }
+    using Sum = decltype(sums.x);
+    const bool odd = across % 2;
+    auto neighbours = [&](Sum even_column, Sum odd_column, unsigned first_row) {
+        const unsigned first = down * 4 + across / 2, second = first + 4;  // lanes with the rows `down` and down + 1
+        const Sum even_first = sum_from(even_column, first), odd_first = sum_from(odd_column, first);
+        const Sum even_second = sum_from(even_column, second), odd_second = sum_from(odd_column, second);
+        output.store(odd ? odd_first : even_first, odd ? odd_second : even_second, col + across, row + first_row + down);
+    };
+    neighbours(sums.x, sums.y, 0);
+    neighbours(sums.z, sums.w, 8);
+}
+
 // What the producer warp of a CTA sends to its consumers while the parts of a tile are added.
 enum Adding : unsigned { STORE_SLICE = 32, LAST_SLICE = 64 };  // beside the number of a slice to add
 
@@ -203,7 +232,7 @@ __device__ __forceinline__ void request_parts(const PiecesOfTile<Tile>& pieces, 
 template <class Tile, class Vector, class Sum, class Out>
 __device__ __forceinline__ void add_parts(const Sum (&sums)[Tile::ROWS][Tile::COLUMNS / 2], Out& output, const PiecesOfTile<Tile>& pieces,
                                           unsigned part, Vector* stored, unsigned char* room, unsigned added, const unsigned* command,
-                                          unsigned row, unsigned col) {
+                                          unsigned row, unsigned col, bool transposed) {
     constexpr unsigned BYTES = PiecesOfTile<Tile>::BYTES, COLUMNS = Tile::COLUMNS, WARPS = Tile::THREADS / 32;
     const unsigned warp = threadIdx.x / 32, lane = laneid(), most = pieces.most();
     const unsigned begin = pieces.begin(part), end = pieces.begin(part + 1);
@@ -239,9 +268,7 @@ __device__ __forceinline__ void add_parts(const Sum (&sums)[Tile::ROWS][Tile::CO
                 const Vector more = *reinterpret_cast<const Vector*>(at + p * most * BYTES);
                 sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
             }
-            const unsigned r = row + pieces.row(piece) + lane / 4, c = col + pieces.col(piece) + lane % 4 * 2;
-            output.store(sum.x, sum.y, r, c);
-            output.store(sum.z, sum.w, r + 8, c);
+            store_piece(sum, output, row + pieces.row(piece), col + pieces.col(piece), transposed);
         }
         if (what & LAST_SLICE) return;
     }
@@ -393,7 +420,7 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
             }
             if (shares.polls) {
                 add_parts<Tile, Vector>(sums, output, pieces, share, of_parts + size_t(share * ctas) * of_tile, shared, added, &command,
-                                        at.row, at.col);
+                                        at.row, at.col, shares.transposed);
                 break;  // it is the only part of this CTA
             }
             Vector* to = reinterpret_cast<Vector*>(partials);

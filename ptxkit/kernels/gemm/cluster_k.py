@@ -23,7 +23,7 @@ SPACE = {
     "COLUMNS": [*WIDE, *(size for size in stream_k.COLUMNS if size not in WIDE)],  # rows of b in a tile
     "PARTS": [2, 3, 4, 5, 6, 7, 8],  # parts of k, each for a CTA of a cluster, which has at most 8 on every GPU
 }
-ALONE = {"SHARING": 1, "B_SHARING": 1, "CTAS_PER_SM": 1}
+ALONE = {"SHARING": 1, "B_SHARING": 1, "CTAS_PER_SM": 1, "DIVIDED": 0}
 """What tiles of step 13 have beside those here: each CTA loads its own rows of a, and there is one on each SM."""
 
 
@@ -69,7 +69,7 @@ def of_product(w: Product, t: Mapping[str, int]) -> int:
 
 def usable(w: Product, t: Mapping[str, int], itemsize: int = 2) -> bool | str:
     """The constraint of the variants with this kernel."""
-    allowed = stream_k.usable(w, {**t, **ALONE, "DIVIDED": 0}, itemsize)
+    allowed = stream_k.usable(w, {**t, **ALONE}, itemsize)
     if allowed is not True:
         return allowed
     if (found := steps(w, itemsize)) < t["PARTS"]:

@@ -361,6 +361,9 @@ class MatmulFused(HasLayout, Workload):
         output = ("c", *self.pointers(*self.parts), self.m, self.n, pitch, self.m * pitch)
         of_shares = (*shares.arguments, shares.of_product)
         epilogue = (sum(PARTS[name] for name in self.parts), ACTIVATIONS[self.activation])
+        a, b = ("a", 0), ("b", 1)
+        if shares.transposed:
+            operands, a, b = replace(operands, A_MAJOR=operands.B_MAJOR, B_MAJOR=operands.A_MAJOR), b, a
         add = Launch(
             "matmul_fused_sum_shares",
             shares.sums(t),
@@ -380,8 +383,8 @@ class MatmulFused(HasLayout, Workload):
             shares.clusters * shares.ctas,
             stream_k.threads(t) + 32,
             (
-                self.map("a", 0, operands.A_MAJOR, shares.rows),
-                self.map("b", 1, operands.B_MAJOR, t.COLUMNS // shares.b_sharing),
+                self.map(*a, operands.A_MAJOR, shares.rows),
+                self.map(*b, operands.B_MAJOR, t.COLUMNS // shares.b_sharing),
                 *(*output, "partials" if shares.shares else NULL, *of_shares, ring),
             ),
             shared=ring * stream_k.stage_bytes(t),

@@ -366,7 +366,12 @@ def shared_steps(w: MatmulWgmma, t: Tile) -> list[Launch]:
     """Launches of ``matmul_stream_k``: before it copies for TMA, after it the sums of divided tiles, where there are any."""
     operands, shares, ring = Operands.of(w), stream_k.Shares.of(w, t), stream_k.stages(w, t)
     copies = unaligned.copies(w)
-    boxes = (unaligned.map_of(w, made, copies) for made in operands.boxes("a", "b", shares.rows, t.COLUMNS // shares.b_sharing))
+    a, b = "ab"
+    if shares.transposed:
+        operands, a, b = Operands(operands.B_MAJOR, operands.A_MAJOR), b, a
+    boxes = [unaligned.map_of(w, made, copies) for made in operands.boxes(a, b, shares.rows, t.COLUMNS // shares.b_sharing)]
+    if shares.parts:
+        boxes = [replace(made, l2_promotion=unaligned.promotion(made)) for made in boxes]
     copied = unaligned.copying(w, copies)
     c, bias, m, n, _, *others = w.scalars
     output = (c, bias, m, n, *others)
