@@ -212,8 +212,8 @@ __global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k
 // and atomicInc begins with 0 after these.
 template <class T, class Tile, bool CAUSAL, bool DYNAMIC>
 __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, T* o,
-                                       float* lse, const int* q_starts, const int* k_starts, int tokens, int heads,
-                                       int kv_heads, int tiles, int sequences, float scale, unsigned* next = nullptr,
+                                       float* lse, const int* q_starts, const int* k_starts, int tokens, int key_tokens,
+                                       int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next = nullptr,
                                        unsigned section = 1, unsigned alone = 0) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
     constexpr int REGISTERS = Tile::REGISTERS;
@@ -264,7 +264,7 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
                 mbarrier_arrive_expect_tx(q_full, Tile::q_bytes);
                 load_rows_of_head<D, BM>(q_tile, q_map, work.head, sequence.q_first + query, q_full);
                 q_parity ^= 1;
-                keys_and_values.load(k_map, v_map, sequence, kv_head, steps);
+                keys_and_values.load(k_map, v_map, sequence, key_tokens, kv_head, steps);
             }
             if constexpr (DYNAMIC) {
                 mbarrier_wait(q_empty, q_parity ^ 1);
@@ -318,16 +318,17 @@ template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_specialized(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, int tiles, int sequences, float scale) {
-    attend<T, Tile, CAUSAL, false>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, heads, kv_heads, tiles, sequences,
-                                   scale);
+    int key_tokens, int heads, int kv_heads, int tiles, int sequences, float scale) {
+    attend<T, Tile, CAUSAL, false>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, key_tokens, heads,
+                                   kv_heads, tiles, sequences, scale);
 }
 
 template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_dynamic(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section, unsigned alone) {
-    attend<T, Tile, CAUSAL, true>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, heads, kv_heads, tiles, sequences,
-                                  scale, next, section, alone);
+    int key_tokens, int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section,
+    unsigned alone) {
+    attend<T, Tile, CAUSAL, true>(q_map, k_map, v_map, o, lse, q_starts, k_starts, tokens, key_tokens, heads,
+                                  kv_heads, tiles, sequences, scale, next, section, alone);
 }

@@ -38,7 +38,8 @@ template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_continuous(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section, unsigned alone) {
+    int key_tokens, int heads, int kv_heads, int tiles, int sequences, float scale, unsigned* next, unsigned section,
+    unsigned alone) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
     constexpr int REGISTERS = Tile::REGISTERS, Q_STAGES = Tile::Q_STAGES;
     static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_cont
                 q_at.advance();
                 const int kv_head = work.head / (heads / kv_heads);
                 const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
-                keys_and_values.load(k_map, v_map, sequence, kv_head, steps);
+                keys_and_values.load(k_map, v_map, sequence, key_tokens, kv_head, steps);
             }
             mbarrier_wait(q_empty + 8 * q_at.stage, q_at.parity ^ 1);
             passed[q_at.stage].query = -1;

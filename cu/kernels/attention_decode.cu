@@ -18,9 +18,9 @@ __global__ void __launch_bounds__(Tile::THREADS) attention_decode(
 template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(Tile::THREADS) attention_decode_tma(
     const T* q, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map, T* o, float* lse,
-    const int* q_starts, const int* k_starts, int tokens, int heads, int kv_heads, float* partial_o, float* partial_lse,
-    int parts, int row_tiles, int part_keys, unsigned items, float scale) {
-    const BulkTiles<T, Tile> loads{k_map, v_map};
+    const int* q_starts, const int* k_starts, int tokens, int key_tokens, int heads, int kv_heads, float* partial_o,
+    float* partial_lse, int parts, int row_tiles, int part_keys, unsigned items, float scale) {
+    const BulkTiles<T, Tile> loads{k_map, v_map, key_tokens};
     attend_few<T, Tile, CAUSAL>(loads, NoScales(), q, o, lse, q_starts, k_starts, tokens, heads, kv_heads, partial_o, partial_lse, parts,
                                 row_tiles, part_keys, items, scale);
 }
@@ -30,8 +30,9 @@ template <class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(Tile::THREADS) attention_e4m3_decode(
     const e4m3* q, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map, const float* q_scales,
     const float* k_scales, const float* v_scales, bf16* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys, unsigned items, float scale) {
-    const BulkTiles<e4m3, Tile> loads{k_map, v_map};
+    int key_tokens, int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys,
+    unsigned items, float scale) {
+    const BulkTiles<e4m3, Tile> loads{k_map, v_map, key_tokens};
     attend_few<e4m3, Tile, CAUSAL>(loads, HeadScales{q_scales, k_scales, v_scales}, q, o, lse, q_starts, k_starts, tokens,
                                    heads, kv_heads, partial_o, partial_lse, parts, row_tiles, part_keys, items, scale);
 }

@@ -19,7 +19,7 @@ template <class T, class Tile, bool CAUSAL>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), DECODE_CTAS<Tile>) attention_decode_wgmma(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
-    int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys,
+    int key_tokens, int heads, int kv_heads, float* partial_o, float* partial_lse, int parts, int row_tiles, int part_keys,
     int tile_queries, float scale) {
     constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
     constexpr int REGISTERS = Tile::REGISTERS;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), DECODE_CTAS<Tile>
             KeysAndValues<Tile> keys_and_values{k_tiles, v_tiles, k_full, k_empty, v_full, v_empty};
             mbarrier_arrive_expect_tx(q_full, used * D * 2);
             load_rows_of_head<D, BM>(q_tile, q_map, kv_head * group, sequence.q_first + query, q_full);
-            keys_and_values.load(k_map, v_map, sequence, kv_head, steps, begin);
+            keys_and_values.load(k_map, v_map, sequence, key_tokens, kv_head, steps, begin);
         }
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();

@@ -152,7 +152,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         """A tensor map in the emulator's encoding."""
         return tensor_map.encode(
             m.element,
-            m.address,
+            m.address % 2**64,  # a map may begin before its array, which begins at 0 where only its description is checked
             m.dimensions,
             m.strides,
             m.box,

@@ -411,7 +411,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -
 
     Returns:
         As query. Its derivative is computed by ``attention_backward``, for d of 64 and 128; it is not deterministic on a GPU.
-        If a value is infinite or NaN, results of the sequence before it in the batch may be NaN, too (docs/attention.md).
+        A value that is infinite or NaN changes results of its own sequence only.
     """
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # a derivative keeps these copies, instead of copying the tensors again
@@ -435,6 +435,7 @@ def attention_backward(
 
     Returns:
         dq, dk, dv, with the shapes of query, key and value.
+        With d of 64, infinite numbers and NaN may also change gradients of the sequence before (docs/attention.md).
     """
     return CALLS["attention_backward"]((do, query, key, value, o, lse), (causal,))
 
@@ -455,7 +456,7 @@ def attention_e4m3(
         query_scale: (heads,), float32. key_scale, value_scale: (kv_heads,), float32.
 
     Returns:
-        As query, in bfloat16.
+        As query, in bfloat16. A NaN among the values may also change results of the sequence before it (docs/attention.md).
     """
     return CALLS["attention_e4m3"]((query, key, value, query_scale, key_scale, value_scale), (causal,))
 

@@ -6,11 +6,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ptxkit.inspect.disassembly import sass
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
+from ptxkit.workload import execute
 from ptxkit.workload.build import build
 from ptxkit.workload.workload import Workload
 
@@ -43,3 +45,35 @@ def maxima_between_waits():
         return counts
 
     return count
+
+
+@pytest.fixture
+def between_others(device):
+    """A function of a workload of attention with three sequences and the name of a variant: the results of the second sequence
+    must have the same bits if everything in the others is NaN or infinite."""
+    tokens = {"query": 0, "do": 0, "o": 0, "dq": 0, "lse": 1, "key": 0, "value": 0, "dk": 0, "dv": 0}  # array -> their axis
+
+    def compare(workload, variant):
+        inputs = workload.inputs(np.random.default_rng(1))
+
+        def part(name, array, sequence):
+            rows = workload.rows(sequence)[name in ("key", "value", "dk", "dv")]
+            return array[(slice(None),) * tokens[name] + (rows,)]
+
+        def computed():
+            case = execute.Case(workload, device, inputs=inputs)
+            prepared = execute.prepare(case, workload.variant(variant))
+            case.reset()
+            prepared.launch()
+            device.synchronize()
+            return {name: part(name, array, 1).copy() for name, array in case.outputs().items()}
+
+        clean = computed()
+        assert all(np.isfinite(array.astype(np.float32)).all() for array in clean.values())
+        for name in tokens.keys() & inputs.keys():
+            part(name, inputs[name], 0)[...] = np.nan
+            part(name, inputs[name], 2)[...] = np.inf
+        found = computed()
+        assert [name for name in clean if clean[name].tobytes() != found[name].tobytes()] == []
+
+    return compare

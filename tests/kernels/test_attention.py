@@ -57,14 +57,15 @@ def test_queries_without_a_visible_key_have_results_0(device, variant):
     assert np.isfinite(found["lse"][:, 131:]).all()
 
 
-@pytest.mark.parametrize("variant", ["unfused", "step1_tiled", "step8_decode"])
-def test_steps_without_tma_keep_a_nan_in_its_sequence(device, variant):
-    workload = Attention(batch=2, heads=1, q=20, k=40, d=64)
-    inputs = workload.inputs(np.random.default_rng(1))
-    inputs["value"][40:] = np.nan
-    case = execute.Case(workload, device, inputs=inputs)
-    assert execute.run(case, workload.variant(variant)).verdict.verified
-    assert np.isfinite(case.outputs()["o"][:20].astype(np.float32)).all()
+@pytest.mark.parametrize("lengths", ["equal", "random"])
+@pytest.mark.parametrize("variant", [*VARIANTS, "private_counter"])
+def test_a_nan_stays_in_its_sequence(between_others, variant, lengths):
+    between_others(Attention(batch=3, heads=2, q=20, k=70, d=64, kv_heads=1, lengths=lengths), variant)
+
+
+@pytest.mark.parametrize("variant", ["late_wait", "step9_decode_tma"])
+def test_a_nan_stays_in_its_sequence_with_heads_of_256_elements(between_others, variant):
+    between_others(Attention(batch=3, heads=1, q=5, k=70, d=256), variant)
 
 
 def test_heads_of_256_elements(device):

@@ -42,6 +42,15 @@ def test_one_query_and_one_key(device, variant):
     check(device, variant, batch=1, heads=1, q=1, k=1, d=64, causal=True)
 
 
+@pytest.mark.parametrize("lengths", ["equal", "random"])
+@pytest.mark.parametrize("variant", AttentionBackward.variants())
+def test_a_nan_stays_in_its_sequence(between_others, variant, lengths):
+    """Not with TMA and heads of 64 elements, as docs/attention.md says."""
+    by_tma = variant in ("step3_wgmma", "step4_overlap", "step5_persistent", "step6_deferred")
+    d = 128 if by_tma else 64
+    between_others(AttentionBackward(batch=3, heads=2, q=70, k=40, d=d, kv_heads=1, lengths=lengths), variant)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_sequences_of_different_lengths(device, variant):

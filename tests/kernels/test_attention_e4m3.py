@@ -40,6 +40,13 @@ def test_any_shape(device, variant, settings):
     check(device, variant, d=64, causal=True, **settings)
 
 
+@pytest.mark.parametrize("lengths", ["equal", "random"])
+@pytest.mark.parametrize("variant", ["unfused", "step1_dequantized", "step6_decode"])
+def test_a_nan_stays_in_its_sequence(between_others, variant, lengths):
+    """Not with transposed values, as docs/attention.md says."""
+    between_others(AttentionE4m3(batch=3, heads=2, q=20, k=70, d=64, kv_heads=1, lengths=lengths), variant)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", E4M3)
 @pytest.mark.parametrize("d", [128, 256])

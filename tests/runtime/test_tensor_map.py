@@ -231,6 +231,12 @@ def test_a_numpy_array_is_encoded_once_it_is_on_the_device():
     assert bytes(bound.buffer) == packed(TensorMap(ARRAY, box=(8, 32)))
 
 
+def test_a_map_of_a_numpy_array_may_begin_before_it():
+    """As those whose rows end with a sequence: only rows of the array are read."""
+    m = TensorMap(np.zeros((4, 16), np.float32), box=(1, 2, 16), shape=(5, 4, 16), strides=(64, 64, 4), offset=-256)
+    assert bind("k", [PARAMETER], [m], DEVICE).buffer
+
+
 @pytest.mark.parametrize(
     "p",
     [

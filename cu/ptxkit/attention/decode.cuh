@@ -75,11 +75,14 @@ template <class T, class Tile>
 struct BulkTiles {
     static constexpr bool TMA = true;
     const TensorMap &k, &v;
+    int tokens;  // keys of all sequences
 
-    static __device__ __forceinline__ void copy(unsigned tile, const TensorMap& map, int key, int head, unsigned barrier) {
-        for (int byte = 0; byte < Tile::row_bytes; byte += Tile::span) {
-            cp_async_bulk_tensor_3d_shared_global(tile + byte * Tile::BN, map, byte / Tile::BYTES, head, key, barrier);
-        }
+    // Copies BN rows of a sequence from its number `key` on; those beyond its end are zero.
+    __device__ __forceinline__ void copy(unsigned tile, const TensorMap& map, const Sequence& sequence, int key, int head,
+                                         unsigned barrier) const {
+        constexpr int columns = Tile::span / Tile::BYTES;
+        load_rows_of_sequence<Tile::D, Tile::BN, columns, Tile::span>(tile, map, head, sequence.k_first, sequence.k_count, key,
+                                                                      tokens, barrier);
     }
 };
 
@@ -357,15 +360,15 @@ __device__ __forceinline__ void attend_few(const Loads& loads, const Scales& sca
     auto load = [&](unsigned stage) {
         if (loaded == to_load) return;
         const int key = loading.begin + (loaded * KEY_WARPS + of_keys) * BN, kv_head = loading.kv_head;
-        const int first_key = loading.sequence.k_first + key;
         const unsigned k_tile = stages + stage * Tile::stage_bytes, v_tile = k_tile + Tile::tile_bytes;
         if constexpr (Loads::TMA) {
             if (leader) {
                 mbarrier_arrive_expect_tx(full + 8 * stage, Tile::stage_bytes);
-                loads.copy(k_tile, loads.k, first_key, kv_head, full + 8 * stage);
-                loads.copy(v_tile, loads.v, first_key, kv_head, full + 8 * stage);
+                loads.copy(k_tile, loads.k, loading.sequence, key, kv_head, full + 8 * stage);
+                loads.copy(v_tile, loads.v, loading.sequence, key, kv_head, full + 8 * stage);
             }
         } else {
+            const int first_key = loading.sequence.k_first + key;
             loads.copy(k_tile, loads.k, first_key, kv_head, kv_heads, loading.sequence.k_count - key);
             loads.copy(v_tile, loads.v, first_key, kv_head, kv_heads, loading.sequence.k_count - key);
         }

@@ -28,15 +28,30 @@ __device__ __forceinline__ void load_rows_of_head(unsigned tile, const TensorMap
     }
 }
 
+// Copies the D elements of ROWS rows of a head of a sequence of `count` rows, of which row `first` of all is the first one, from
+// its number `row` on, to a tile at a shared address. Rows beyond the end of the sequence, where the next one is in memory, are
+// zero. `map` is sequence_map of ptxkit/kernels/attention/tiles.py: it has `tokens` rows, and the last coordinate says which row
+// of all follows the last one. One thread calls it.
+template <int D, int ROWS, int COLUMNS = 64, int SPAN = 128>
+__device__ __forceinline__ void load_rows_of_sequence(unsigned tile, const TensorMap& map, int head, int first, int count,
+                                                      int row, int tokens, unsigned barrier) {
+    for (int d = 0; d < D; d += COLUMNS) {
+        cp_async_bulk_tensor_4d_shared_global(tile + d / COLUMNS * ROWS * SPAN, map, d, head, tokens - count + row,
+                                              first + count, barrier);
+    }
+}
+
 // The tiles of keys and values in shared memory and their mbarriers, as the producer warp sees them.
 template <class Tile>
 struct KeysAndValues {
     unsigned k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;  // shared addresses
     Ring<Tile::STAGES> at;
 
-    // Loads the tiles steps - 1 to 0 of a head of a sequence, counted from its key number `begin`. One thread calls it.
-    __device__ __forceinline__ void load(const TensorMap& k_map, const TensorMap& v_map, const Sequence& sequence, int kv_head,
-                                         int steps, int begin = 0) {
+    // Loads the tiles steps - 1 to 0 of a head of a sequence, counted from its key number `begin`. Values beyond the end of the
+    // sequence are zero: their exponentials are, too, and the product with a NaN would be one. tokens: keys of all sequences.
+    // One thread calls it.
+    __device__ __forceinline__ void load(const TensorMap& k_map, const TensorMap& v_map, const Sequence& sequence, int tokens,
+                                         int kv_head, int steps, int begin = 0) {
         constexpr int D = Tile::D, BN = Tile::BN, tile_bytes = Tile::tile_bytes;
         for (int step = steps - 1; step >= 0; step--) {
             const int key = sequence.k_first + begin + step * BN;
@@ -46,7 +61,8 @@ struct KeysAndValues {
             load_rows_of_head<D, BN>(k_tile, k_map, kv_head, key, k_full + 8 * at.stage);
             mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
             mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
-            load_rows_of_head<D, BN>(v_tile, v_map, kv_head, key, v_full + 8 * at.stage);
+            load_rows_of_sequence<D, BN>(v_tile, v_map, kv_head, sequence.k_first, sequence.k_count, begin + step * BN, tokens,
+                                         v_full + 8 * at.stage);
             at.advance();
         }
     }

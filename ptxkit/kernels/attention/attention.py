@@ -34,6 +34,7 @@ from ptxkit.kernels.attention.tiles import (
     late,
     preferred,
     preferred_continuous,
+    sequence_map,
     slower_continuous,
     slower_dynamic,
     swept,
@@ -176,7 +177,7 @@ class Attention(AttentionSizes):
         maps = (
             TensorMap("query", box=(tile.queries, 1, 64), swizzle="128B"),
             TensorMap("key", box=(tile.BN, 1, 64), swizzle="128B"),
-            TensorMap("value", box=(tile.BN, 1, 64), swizzle="128B"),
+            sequence_map("value", self.tokens[1], self.shared_heads, self.d, 2, tile.BN),
         )
         return [
             Launch(
@@ -184,7 +185,8 @@ class Attention(AttentionSizes):
                 min(works, self.device.sms) if persistent else works,
                 128 * (tile.CONSUMERS + 1),
                 (
-                    *(*maps, *self.pointers[3:], tiles, self.batch, np.float32(LOG2E / math.sqrt(self.d))),
+                    *(*maps, *self.pointers[3:8], self.tokens[1], *self.pointers[8:], tiles, self.batch),
+                    np.float32(LOG2E / math.sqrt(self.d)),
                     *((counter, section(self), alone(self)) if dynamic else ()),
                 ),
                 shared=tile.shared_bytes,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, cdiv, uniform, variant
+from ptxkit import Launch, Tile, Tolerance, Work, cdiv, uniform, variant
 from ptxkit.kernels.attention import sizes
 from ptxkit.kernels.attention.attention import forward
 from ptxkit.kernels.attention.balance import steps_of_keys, strided_remark
@@ -22,6 +22,7 @@ from ptxkit.kernels.attention.sizes import (
     key_blocks,
     query_blocks,
 )
+from ptxkit.kernels.attention.tiles import rows_map, sequence_map
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.products import converted
@@ -46,6 +47,11 @@ class AttentionBackwardTile(TemplateStruct):
     def queries(self) -> int:
         """Queries of a tile."""
         return 64 * 128 // self.D
+
+    @property
+    def separate(self) -> bool:
+        """``SEPARATE``: whether tiles hold no rows of other sequences."""
+        return self.D == 128
 
     @property
     def shared_bytes(self) -> int:
@@ -333,15 +339,17 @@ class AttentionBackward(AttentionSizes):
         """The launches of the steps with wgmma."""
         tiles = cdiv(self.k, KEYS)
         works = tiles * self.shared_heads * self.batch
-        queries, keys = (tile.queries, 1, 64), (KEYS, 1, 64)
+        queries = self.tokens[0], self.heads, self.d, 2, tile.queries
+        keys = self.tokens[1], self.shared_heads, self.d, 2, KEYS
+        of_sequences = sequence_map if tile.separate else rows_map
         maps = (
-            TensorMap("query", box=queries, swizzle="128B"),
-            TensorMap("key", box=keys, swizzle="128B"),
-            TensorMap("value", box=keys, swizzle="128B"),
-            TensorMap("do", box=queries, swizzle="128B"),
+            of_sequences("query", *queries),
+            of_sequences("key", *keys),
+            of_sequences("value", *keys),
+            of_sequences("do", *queries),
         )
         arrays = ("scaled_lse", "delta", "dk", "dv", "dq_sums", "q_starts", "k_starts")
-        sizes = (self.shared_heads, self.heads // self.shared_heads, self.padded, tiles, works, self.scale)
+        sizes = (self.shared_heads, self.heads // self.shared_heads, self.padded, tiles, works, self.scale, *self.tokens)
         main = Launch(
             "attention_backward_specialized",
             min(works, self.device.sms) if persistent else works,

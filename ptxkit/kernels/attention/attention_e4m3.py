@@ -217,7 +217,7 @@ class AttentionE4m3(AttentionSizes):
 
         def renamed(argument: object) -> object:
             if isinstance(argument, TensorMap):
-                return TensorMap(names[argument.array], box=argument.box, swizzle=argument.swizzle)
+                return argument.with_array(names[argument.array])
             return names.get(argument, argument) if isinstance(argument, str) else argument
 
         converted = [

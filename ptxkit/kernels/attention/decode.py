@@ -174,15 +174,16 @@ def launches(w: AttentionSizes, t: Tile, kernel: str, *, tma: bool, scales: Sequ
     """
     tile, found = tile_of(w, t), parts_of(w, t)
     span, items = min(128, w.d * tile.BYTES), found.parts * found.units
-    boxes = (TensorMap(name, box=(tile.BN, 1, span // tile.BYTES), swizzle=f"{span}B") for name in ("key", "value"))
+    keys = w.tokens[1]
+    boxes = (tiles.sequence_map(name, keys, w.shared_heads, w.d, tile.BYTES, tile.BN, span) for name in ("key", "value"))
     main = Launch(
         kernel,
         min(items, t.CTAS_PER_SM * w.device.sms) if tile.PERSISTENT else items * tile.CLUSTER,
         tile.threads,
         (
             *("query", *(boxes if tma else ("key", "value")), *scales, "o", "lse", "q_starts", "k_starts"),
-            *(w.tokens[0], w.heads, w.shared_heads, "partial_o", "partial_lse", found.parts, found.of_head, found.keys),
-            *(items, np.float32(LOG2E / math.sqrt(w.d))),
+            *(w.tokens[0], *((keys,) if tma else ()), w.heads, w.shared_heads, "partial_o", "partial_lse"),
+            *(found.parts, found.of_head, found.keys, items, np.float32(LOG2E / math.sqrt(w.d))),
         ),
         shared=tile.shared_bytes,
         cluster=tile.CLUSTER if tile.CLUSTER > 1 else None,
@@ -229,8 +230,9 @@ def wgmma_launches(w: AttentionSizes, t: Tile) -> list[Launch]:
         128 * (tile.CONSUMERS + 1),
         (
             TensorMap("query", box=(queries, shared_by(w), 64), swizzle="128B"),
-            *(TensorMap(name, box=(tile.BN, 1, 64), swizzle="128B") for name in ("key", "value")),
-            *("o", "lse", "q_starts", "k_starts", w.tokens[0], w.heads, w.shared_heads, "partial_o", "partial_lse"),
+            TensorMap("key", box=(tile.BN, 1, 64), swizzle="128B"),
+            tiles.sequence_map("value", w.tokens[1], w.shared_heads, w.d, 2, tile.BN),
+            *("o", "lse", "q_starts", "k_starts", *w.tokens, w.heads, w.shared_heads, "partial_o", "partial_lse"),
             *(found.parts, found.of_head, found.keys, queries, np.float32(LOG2E / math.sqrt(w.d))),
         ),
         shared=tile.shared_bytes,

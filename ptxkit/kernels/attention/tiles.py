@@ -7,10 +7,37 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ptxkit import Tile, cdiv
+from ptxkit import TensorMap, Tile, cdiv
 from ptxkit.kernels.attention.balance import busiest, steps_of_queries
 from ptxkit.kernels.attention.sizes import AttentionSizes, fits
 from ptxkit.kernels.template import TemplateStruct
+
+
+def sequence_map(name: str, tokens: int, heads: int, d: int, size: int, rows: int, span: int = 128) -> TensorMap:
+    """A map of an array (tokens, heads, d), whose boxes have zeros beyond the end of the sequence that they are of.
+
+    TMA writes zeros for elements outside of the array only, and the next sequence is inside. This map has two dimensions of
+    tokens: coordinate e of the first one moves the array to where its last row, number ``tokens`` - 1 of the second dimension,
+    is row e - 1 in memory. The kernel gives the end of the sequence as e, and counts rows from there
+    (``load_rows_of_sequence`` in cu/ptxkit/attention/wgmma_tiles.cuh). Only rows of the array are read.
+
+    Args:
+        size: bytes of an element. rows: of a box. span: bytes of a row of a box, and of its swizzle.
+    """
+    row, most = heads * d * size, max(1, tokens)
+    return TensorMap(
+        name,
+        box=(1, rows, 1, span // size),
+        swizzle=f"{span}B",
+        shape=(most + 1, most, heads, d),
+        strides=(row, row, d * size, size),
+        offset=-most * row,
+    )
+
+
+def rows_map(name: str, tokens: int, heads: int, d: int, size: int, rows: int) -> TensorMap:
+    """A map of the same array whose boxes hold rows of the next sequence beyond the end of one."""
+    return TensorMap(name, box=(rows, 1, 128 // size), swizzle="128B")
 
 
 @dataclass(frozen=True)
