@@ -43,7 +43,8 @@ class Data:
     Attributes:
         verdicts: of outputs that were verified on these inputs, by tolerance and digests of the outputs, so that results with
             the same bytes are compared once. unwritten: whether outputs may hold elements that were not written, by digests,
-            poison and the size of stores. poisons: of outputs of one byte. For :class:`~ptxkit.workload.case.Case`.
+            poison and the size of stores. poisons: of outputs of one byte. renewals: how often :meth:`renew` was called. For
+            :class:`~ptxkit.workload.case.Case`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Data:
         self.verdicts: dict[tuple[object, ...], Verdict] = {}
         self.unwritten: dict[tuple[object, ...], bool] = {}
         self.poisons: dict[str, int] = {}
+        self.renewals = 0
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -170,6 +172,7 @@ class Data:
         """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
         inputs = self.inputs
         self.seed = seed
+        self.renewals += 1
         inputs.update({name: value for name, value in self._made().items() if is_array(value)})
         self.__dict__.pop("expected", None)
         for known in (self._typical, self.verdicts, self.unwritten, self.poisons):

@@ -34,7 +34,7 @@ class Originals:
     def __init__(self, device: Device, data: Data) -> None:
         self._device = device
         self._data = data
-        self._seed = data.seed
+        self._renewals = data.renewals
         self._sources: dict[str, DeviceArray] = {}
         self.digests: dict[str, int] = {}
 
@@ -44,8 +44,8 @@ class Originals:
         Args:
             value: the input on the host. updated: whether launches update it in place, so that it is written again and again.
         """
-        if self._data.seed != self._seed:  # the data was renewed
-            self._seed = self._data.seed
+        if self._data.renewals != self._renewals:
+            self._renewals = self._data.renewals
             self.digests.clear()
         source = self._sources.get(name)
         if source is not None and source is not to and name in self.digests and source.digest() == self.digests[name]:

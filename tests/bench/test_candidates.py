@@ -14,6 +14,8 @@ from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, of_peer
 from ptxkit.bench.peers.base import PeerCall
 from ptxkit.errors import FaultError, PtxkitError, UsageError
 from ptxkit.runtime.device import device
+from ptxkit.workload.case import Case, overwritten
+from ptxkit.workload.data import Data
 
 
 class SumAndDifference(Workload):
@@ -372,3 +374,17 @@ def test_inputs_that_were_renewed_and_not_uploaded_are_changed(spoiled):
     spoiled.data.renew(1)
     spoiled.cases[0].originals.write("y", spoiled.data.inputs["y"], spoiled.cases[0].array("y"), updated=True)
     assert {complaint.split(",")[0] for complaint in spoiled.overwritten()} == {"input x", "input mask"}
+
+
+def test_random_inputs_that_replace_given_ones_of_the_same_seed_are_uploaded(spoiled):
+    given = {name: np.zeros_like(value) for name, value in spoiled.data.inputs.items()}
+    data = Data(spoiled.workload, 0, given)
+    first = Case(spoiled.workload, spoiled.device, data=data)
+    cases = [first, Case(spoiled.workload, spoiled.device, data=data, originals=first.originals)]
+    for case in cases:
+        case.upload()
+    data.renew(0)
+    for case in cases:
+        case.upload()
+    assert overwritten(cases) == []
+    assert all((case.array(n).numpy() == v).all() for case in cases for n, v in spoiled.data.inputs.items())
