@@ -161,18 +161,17 @@ def test_it_is_not_chosen_before_it_was_measured(workload, monkeypatch):
     assert any(o.name.endswith("multicast") and o.objection == "no times of it were measured" for o in choice.candidates)
 
 
-@pytest.mark.parametrize("options", [{"layout": "nn"}, {"layout": "tt"}], ids=str)
-def test_it_is_not_chosen_for_products_of_which_there_are_no_times(options):
-    sizes, facts = {"m": 328, "n": 3584, "k": 3584}, measurements.H200_FACTS
-    chosen, other = (choose(MatmulWgmma(**each).on(facts), target=SM_90A) for each in (sizes, sizes | options))
-    assert chosen.variant == STEP
-    assert next(o for o in other.candidates if o.name == STEP).objection == "no times of it were measured"
-
-
 @pytest.mark.parametrize("layout", ["tn", "tt"])
-def test_it_is_chosen_for_some_hundred_rows_in_either_layout_of_b(layout):
-    w = MatmulFused(m=328, n=3584, k=3584, layout=layout).on(measurements.H200_FACTS)
-    assert choose(w, target=SM_90A).variant == "multicast"
+@pytest.mark.parametrize("kernel", [MatmulWgmma, MatmulFused])
+def test_it_is_chosen_for_some_hundred_rows_in_either_layout_of_b(kernel, layout):
+    w = kernel(m=328, n=3584, k=3584, layout=layout).on(measurements.H200_FACTS)
+    assert choose(w, target=SM_90A).variant.endswith("multicast")
+
+
+@pytest.mark.parametrize(("m", "n", "layout"), [(64, 8192, "tt"), (64, 8192, "nt"), (328, 3588, "tt")])
+def test_it_is_not_chosen_for_products_of_which_there_are_no_times(m, n, layout):
+    choice = choose(MatmulWgmma(m=m, n=n, k=3072, layout=layout).on(measurements.H200_FACTS), target=SM_90A)
+    assert next(o for o in choice.candidates if o.name == STEP).objection == "no times of it were measured"
 
 
 @pytest.mark.parametrize(

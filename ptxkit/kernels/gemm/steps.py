@@ -95,8 +95,9 @@ def _clusters(w: Matmul) -> Tiles:
 
 
 def _multicast_timed(w: Matmul) -> bool:
-    """Whether there are times of such products: of operands that are contiguous along k."""
-    return multicast.was_timed(w) and w.a_layout == "row" and w.b_layout == "column"
+    """Whether there are times of such products: of operands that are contiguous along k, or that TMA reads."""
+    contiguous = w.a_layout == "row" and w.b_layout == "column"
+    return multicast.was_timed(w) and (contiguous or unaligned.needed(w) is None)
 
 
 def _multicast(w: Matmul) -> Tiles:
