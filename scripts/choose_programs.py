@@ -72,7 +72,7 @@ GROUPS = (
     Group("matmul_wgmma", ("bf16", "f16"), margin=0.06, margin_us=1.5),
     *(
         Group("matmul_fused", (dtype,), margin=margin, least_us=0.15, multiple=VECTOR)
-        for dtype, margin in (("e4m3", 0.04), ("s8", 0.04), ("tf32", 0.06))
+        for dtype, margin in (("e4m3", 0.04), ("s8", 0.06), ("tf32", 0.06))
     ),
     Group("micro_tiling_matmul", ("f32",), margin=None),
 )

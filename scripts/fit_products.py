@@ -6,8 +6,8 @@ TIMES are files with the schema of ``scripts/measure_choices.py``, compressed (.
 matmul_wgmma and matmul_fused. Each model (``ptxkit.kernels.gemm.stream_model``) is fitted to the times of its variants: steps 8
 and 10 of matmul_wgmma and ``fused`` of matmul_fused; step 12; step 9; step 13 and ``stream_k``; their tiles with
 equal parts of k (``parts``); step 14 and ``cluster_k``; step 15 and ``multicast``; step 16; step 17; step 18; step 19; step 20;
-tiles of steps 8 and 12 and of ``fused`` that consumers compute in turn; tiles of steps 8 and 12 with few steps along k. All but
-the first four are chosen from the first fit with times of them on.
+tiles of steps 8 and 12 and of ``fused`` that consumers compute in turn; tiles of steps 8 and 12 with few steps along k; tiles
+of ``fused`` in other types than 16 bits. All but the first four are chosen from the first fit with times of them on.
 
 The first line of a file has ``stores``: "vectors" since step 15 stores vectors of elements, "fours" since matmul_fused stores
 two or four neighbours together, and partial sums of stream-K are added with several loads in flight; before, these took longer.
@@ -78,6 +78,7 @@ MODELS = (
     *("products", "unaligned", "swapped", "stream_k"),
     *("parts", "cluster_k", "multicast", "multicast_parts", "direct", "shifted", "row_classes", "short_k", "ping_pong", "dot"),
     *("few_steps", "few_steps_ping_pong"),
+    *("fused", "fused_ping_pong"),
 )
 """Those after the first four may have no times."""
 START = StreamRates(
@@ -136,7 +137,7 @@ def work_of(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork
     made = work_of_step(w, variant, t)
     if not made or not t.get("PING_PONG"):
         return made
-    return ("few_steps_ping_pong" if made[0] == "few_steps" else "ping_pong"), made[1]
+    return {"few_steps": "few_steps_ping_pong", "fused": "fused_ping_pong"}.get(made[0], "ping_pong"), made[1]
 
 
 def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, StreamWork] | None:
@@ -151,7 +152,8 @@ def work_of_step(w: Any, variant: str, t: Mapping[str, int]) -> tuple[str, Strea
             return of_parts, multicast.stream_work(w, t, w.itemsize, w.batch)
         if variant == "stream_k":
             return shares, stream_k.stream_work(w, t, w.itemsize, w.batch)
-        return ("products", fused_tiles.stream_work(w, t)) if variant == "fused" else None
+        own = "products" if w.itemsize == 2 else "fused"
+        return (own, fused_tiles.stream_work(w, t)) if variant == "fused" else None
     if variant == "step8_tma_store" and wgmma_tiles.few_steps(w):
         return "few_steps", wgmma_tiles.stream_work(w, t)
     if variant in ("step8_tma_store", "step10_split_k"):

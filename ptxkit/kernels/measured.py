@@ -239,7 +239,8 @@ class Measured:
             whose CTAs put rows of any length together; row_classes: of those whose tiles have every second to eighth row of b;
             short_k: of those with a short k by mma.sync; ping_pong: of those whose consumers compute tiles in turn;
             few_steps, few_steps_ping_pong: of those with few steps along k, and where consumers compute tiles in turn as well;
-            dot: of those with one row of a by fma;
+            dot: of those with one row of a by fma; fused, fused_ping_pong: of ``products`` and ``ping_pong``, those of
+            matmul_fused of other types than 16 bits;
             None before they were measured.
         sparse: of 2:4 sparse products with any multiple of 8 rows of a in a tile; sparse_tiles: of those with large tiles.
         products: of the others by wgmma. unaligned: of those whose operands are copied for TMA, or whose
@@ -283,6 +284,8 @@ class Measured:
     few_steps: StreamRates | None = None
     few_steps_ping_pong: StreamRates | None = None
     dot: StreamRates | None = None
+    fused: StreamRates | None = None
+    fused_ping_pong: StreamRates | None = None
     sparse: StreamRates | None = None
     sparse_tiles: StreamRates | None = None
 

@@ -25,6 +25,7 @@ from ptxkit.workload.choice import choose
 SM_90A = Target.parse("sm_90a")
 H200 = facts_of(find_gpu("NVIDIA H200"))
 KERNELS = {"matmul_wgmma": MatmulWgmma, "matmul_fused": MatmulFused}
+ONE_CONSUMER = wgmma_tiles.shape(128, 128, 1, 6) | {"CLUSTER_M": 1, "CLUSTER_N": 1, "GROUP": 16}
 
 
 def option(predicted_us, *needed):
@@ -190,6 +191,19 @@ def test_slow_stores_are_predicted_to_take_longer(dtype, n, tile):
     w = MatmulFused(m=4096, n=n, k=64, dtype=dtype).on(H200)
     t = {"BM": 64, "BN": 128, "STAGES": 6, "CLUSTER_M": 1, "CLUSTER_N": 1, "GROUP": 16, "REGISTERS": 0} | tile
     assert fused_tiles.stream_work(w, t).ends > wgmma_tiles.stream_work(fused_tiles.alike(w), t).ends
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "s8"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_the_model_counts_the_bytes_of_all_products_and_of_their_results(dtype, batch):
+    w = MatmulFused(m=100, n=4096, k=1024, dtype=dtype, batch=batch).on(H200)
+    assert fused_tiles.stream_work(w, ONE_CONSUMER).memory_bytes == w.work().bytes
+
+
+@pytest.mark.parametrize(("m", "batch", "waves"), [(1, 132, 1), (1, 133, 2), (129, 66, 1), (129, 67, 2)])
+def test_no_tile_has_rows_of_several_products(m, batch, waves):
+    w = MatmulFused(m=m, n=128, k=64, batch=batch).on(H200)
+    assert fused_tiles.stream_work(w, ONE_CONSUMER).steps == waves
 
 
 @pytest.mark.parametrize("key", sorted(key for key in product_programs().shared if key[0] in KERNELS), ids=" ".join)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ptxkit import Tile, cdiv
+from ptxkit import Tile
 from ptxkit.kernels.gemm import cluster_k, matmul_wgmma, multicast, programs, stream_k, stream_model, wgmma_tiles
 from ptxkit.kernels.gemm.matmul_wgmma import BY_TMA, STAGED, MatmulWgmma
 from ptxkit.kernels.gemm.product import Layout
@@ -77,13 +77,12 @@ def alike(w: Fused) -> MatmulWgmma:
 
     An instruction multiplies 32 bytes of a row in the same time, whatever the type is.
     """
-    rows = w.m if w.batch == 1 else w.batch * cdiv(w.m, 64) * 64
-    return MatmulWgmma(m=rows, n=w.n, k=max(1, w.k * w.itemsize // 2), layout=w.layout).on(w.device)
+    return MatmulWgmma(m=w.m, n=w.n, k=max(1, w.k * w.itemsize // 2), layout=w.layout).on(w.device)
 
 
 def stream_work(w: Fused, t: Mapping[str, int]) -> StreamWork:
-    """What a launch of ``fused`` does: that of the product that is alike, with slower stores where c or the tile has them."""
-    work = wgmma_tiles.stream_work(alike(w), t)
+    """What a launch of ``fused`` does: that of products that are alike, with the bytes of its own arrays and its own stores."""
+    work = replace(wgmma_tiles.stream_work(alike(w), t, batch=w.batch), memory_bytes=w.work().bytes)
     if dtype_of(w.output_kind).itemsize > 2:
         work = replace(work, wide=work.ends)
     if w.stored_tile(Tile(t), "c").STORE == STAGED:
@@ -96,7 +95,9 @@ def stream_work(w: Fused, t: Mapping[str, int]) -> StreamWork:
 def predicted_us(w: Fused, t: Mapping[str, int]) -> float:
     """The time of ``fused`` with a tile, by the model."""
     entry = measured(w.device)
-    return stream_model.predicted_us(wgmma_tiles.rates_of(entry, t), stream_work(w, t), w.device.sms / entry.sms)
+    own = entry.fused_ping_pong if t.get("PING_PONG") else entry.fused
+    rates = (w.itemsize != 2 and own) or wgmma_tiles.rates_of(entry, t)
+    return stream_model.predicted_us(rates, stream_work(w, t), w.device.sms / entry.sms)
 
 
 def preferred(w: Fused) -> Iterator[Mapping[str, Any]]:

@@ -176,7 +176,8 @@ def stores(w: Matmul) -> int:
 def was_timed(w: Product) -> bool:
     """Whether there are times of such products on the GPU, to which the predictions were close.
 
-    Of operands that are not contiguous along k, tiles for few rows on less than half of the SMs took up to 35% more than predicted.
+    Of operands that are not contiguous along k, tiles for few rows on less than half of the SMs took up to 35% more than
+    predicted.
     """
     contiguous = w.a_layout == "row" and w.b_layout == "column"
     return measured(w.device).multicast is not None and (contiguous or w.m > FEW_ROWS)

@@ -182,16 +182,20 @@ def box_rows(w: Product, t: Mapping[str, int]) -> float:
     return t["BM"] * t["BN"] * 2 / box_row_bytes(t) * (1 if w.n * 2 % LINE_BYTES == 0 else 2)
 
 
-def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
-    """What a launch does with this tile, and k in this many parts, whose sums are added by another launch."""
+def stream_work(w: Product, t: Mapping[str, int], parts: int = 1, batch: int = 1) -> StreamWork:
+    """What a launch does with this tile, and k in this many parts, whose sums are added by another launch.
+
+    Args:
+        batch: products of the launch, all of which are like ``w``.
+    """
     cluster = t["CLUSTER_M"] * t["CLUSTER_N"]
     rows, cols = t["BM"], t["BN"]
     ctas = cluster_ctas(w.device, cluster) // cluster * cluster
-    work = tiles(w, t) * parts
+    work = tiles(w, t) * parts * batch
     waves = cdiv(work, ctas)
     from_a, from_b = rows / t["CLUSTER_N"], cols / t["CLUSTER_M"]
     return StreamWork(
-        memory_bytes=w.work().bytes,
+        memory_bytes=w.work().bytes * batch,
         split=split_share(w, from_a, from_b),
         steps=waves * cdiv(cdiv(w.k, BK), parts),
         rows=rows,
@@ -210,7 +214,8 @@ def stream_work(w: Product, t: Mapping[str, int], parts: int = 1) -> StreamWork:
         clustered=cluster > 1,
         again_bytes=stream_model.again_bytes(
             w, 2, cdiv(w.n, t["BN"] * t["CLUSTER_N"]), cdiv(w.m, t["BM"] * t["CLUSTER_M"])
-        ),
+        )
+        * batch,
         partial_bytes=4 * parts * w.m * w.n if parts > 1 else 0,
         box_rows=waves * box_rows(w, t) if parts == 1 else 0.0,
     )
