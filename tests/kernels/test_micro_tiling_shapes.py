@@ -324,7 +324,7 @@ def test_what_is_not_possible_is_said():
 
 @pytest.mark.parametrize("given", [SQUARE, BROAD], ids=["square", "broad"])
 def test_copies_of_rows_of_any_length_go_past_the_registers(given):
-    """BROAD is the largest tile that the choice takes without aligned copies. WIDE spills in the producer of step 10."""
+    """BROAD is the largest tile that threads fill, but for one row of LARGE_32, whose producers spill, as those of WIDE do."""
     w = MATMUL.make([64, 65, 64], {})
     for name in ("step9_stream_k", "step10_cluster_k"):
         launch = w.variant(name).launches(w, w.variant(name).select_tile(w, SM_90A, given))[-1]
@@ -421,10 +421,50 @@ def test_many_strips_of_single_elements_are_read_by_the_widest_and_no_clusters()
 
 
 @pytest.mark.parametrize("sizes", [(300, 301, 301), (3000, 3001, 3001), (2000, 515, 8190)])
-def test_large_tiles_of_rows_of_any_length_multiply_aligned_copies(sizes):
+def test_large_tiles_of_several_rows_of_tiles_multiply_aligned_copies(sizes):
     """The producer of step 10 spills registers with such a tile (see above)."""
     large = [t for _, _, t in ranked(MATMUL.make(list(sizes), {})) if t.get("TM", 0) * t.get("TN", 0) >= 8 * 16]
     assert large and all(t["COPY"] == 1 for t in large)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "bm", "bn", "copy"),
+    [
+        (2004, 341, 360, 64, 96, 0),
+        (426, 841, 246, 64, 96, 0),  # half a wave for each of two parts of k
+        (1023, 1025, 513, 128, 32, 1),
+        (128, 30522, 768, 128, 256, 0),
+    ],
+)
+def test_tiles_of_one_wave_are_taken_where_they_were_measured_to_be_right(m, n, k, bm, bn, copy):
+    w = MATMUL.make([m, n, k], {})
+    found = taken(w)
+    assert (found.tile["BM"], found.tile["BN"], found.tile.get("COPY", 0)) == (bm, bn, copy)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "bn", "tn"),
+    [
+        (2004, 344, 360, 96, 4),  # TMA fills the stages
+        (2200, 401, 360, 96, 4),  # more than a wave
+        (426, 841, 38, 96, 4),  # two steps for two parts of k
+        (129, 30522, 768, 256, 16),  # two rows of tiles
+    ],
+)
+def test_tiles_of_one_wave_are_not_considered_elsewhere(m, n, k, bn, tn):
+    found = ranked(MATMUL.make([m, n, k], {}))
+    assert not any((t.get("BN"), t.get("BK"), t.get("TN")) == (bn, 32, tn) for _, _, t in found)
+
+
+def test_sums_that_are_added_one_by_one_take_longer():
+    """A chain adds vectors where rows of c are aligned."""
+
+    def predicted(n):
+        found = ranked(MATMUL.make([2291, n, 310], {}))
+        chains = (us for us, step, t in found if step == "step9_stream_k" and t["SHARED_WAVES"] == 2 and t["BN"] == 256)
+        return min(chains)
+
+    assert predicted(1935) > 1.1 * predicted(1936)
 
 
 def test_objections_leave_the_fastest_step():

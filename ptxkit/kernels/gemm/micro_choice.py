@@ -60,6 +60,10 @@ BROAD = _tile("64x192x16", "8x12x32x96", 4, 2)
 MIDDLE = _tile("64x96x16", "4x12x32x48", 4, 2)
 TALL_96 = _tile("128x96x16", "4x12x32x48", 4, 1)
 LOW_96 = _tile("96x128x16", "4x8x32x32", 5, 1)
+# For rows that TMA cannot read, where c is one wave of tiles.
+TWELVE = _tile("64x96x32", "4x4x16x32", 4, 1)  # warps
+SLIM = _tile("128x32x32", "4x8x32x32", 4, 2)
+LARGE_32 = _tile("128x256x32", "8x16x64x64", 4, 1)  # and one row of them
 NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 
@@ -68,6 +72,7 @@ WHOLE = (SQUARE, SQUARE_FULL, SMALL, BROAD, MIDDLE, TALL_96, LOW_96, WIDE, LOWES
 CLUSTERS = (
     *(SQUARE, SMALL, TALL_FULL, WIDE, DEEP, LOW_WIDE, LOW, LOWEST, NARROW_SMALL, NARROWEST),
     *(SMALL_FULL, LOW_FULL, SMALLEST, SQUARE_FULL, TALL_96, LOW_96, BROAD, LOWEST_WIDE, MIDDLE, SMALL_32, TINY),
+    *(TWELVE, SLIM, LARGE_32),
 )
 PARTIAL = (
     *(SQUARE, WIDE, MIDDLE, SMALL_32, LARGE, LOWEST_WIDE, LOWEST),
@@ -102,6 +107,11 @@ def fits(w: F32Product, t: Mapping[str, int]) -> bool:
     """Whether a tile is neither much larger than c nor, of the low and narrow ones, much smaller."""
     if t is TINY:  # four CTAs for each SM, all of them in one wave
         return bool(3 * w.device.sms < w.grid(t["BM"], t["BN"]) <= t["CTAS"] * w.device.sms)
+    if t is TWELVE or t is SLIM or t is LARGE_32:
+        tiles = w.grid(t["BM"], t["BN"])
+        steps = FEW_STEPS * cdiv(w.device.sms, 2 * tiles)  # of parts of k that make a wave
+        within = t["BM"] < 2 * w.m and t["BN"] < 2 * w.n and (t is not LARGE_32 or w.m <= t["BM"])
+        return bool(not w.aligned and within and tiles <= t["CTAS"] * w.device.sms and cdiv(w.k, t["BK"]) >= steps)
     low, narrow, few = t["BM"] < SMALL["BM"], t["BN"] < SMALL["BN"], 2 * w.grid(t["BM"], t["BN"]) <= w.device.sms
     if any(t is full for full in FULL):  # of more tiles than SMs, larger ones are faster
         within = t is SMALLEST or (t["BM"] < 2 * w.m and t["BN"] < 2 * w.n)
@@ -115,12 +125,16 @@ def fits(w: F32Product, t: Mapping[str, int]) -> bool:
 
 
 def _copies(w: F32Product, t: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """A tile, and where rows are not aligned also the one that multiplies copies of them, as large ones do always: a scheduler
-    has two of their warps, which do not hide what the producer's copies of elements take. Tiles of two warps always do so, too,
-    because only half of a warpgroup fills their ring."""
+    """A tile, and where rows are not aligned also the one that multiplies copies of them.
+
+    Large tiles do so always: a scheduler has two of their warps, which do not hide what the producer's copies of elements take.
+    For one row of LARGE_32, threads copy b once, which is less than a launch takes that copies it. Tiles of two warps multiply
+    copies, too, because only half of a warpgroup fills their ring, and SLIM, because a product needs most copies of elements.
+    """
+    large, widest = t["TM"] * t["TN"] >= WIDE["TM"] * WIDE["TN"], (t["BN"], t["BK"]) == (LARGE_32["BN"], LARGE_32["BK"])
     if w.aligned:
         yield dict(t)
-    elif t["TM"] * t["TN"] < WIDE["TM"] * WIDE["TN"] and whole_warpgroups(Tile(t)):
+    elif widest or (not large and whole_warpgroups(Tile(t)) and t["BN"] != SLIM["BN"]):
         yield deep(w, t)
     if not w.aligned:
         yield {**t, "COPY": 1}

@@ -40,7 +40,7 @@ class MicroRates:
         copies: how many products a copy by a thread takes, of one, two or four elements. scattered: share more that L2 delivers
             for them.
         chain_us: of the launch that clears flags. link_us: of each CTA that adds to a tile in a chain; added_us: of 2^14 sums
-            that each adds.
+            that each adds. single_us: of 10^6 of them that are added one by one, where rows of c are not aligned.
         partial_us: of the launch that clears flags and the exchange of partial sums. sum_us: of 10^6 of them. many_us: of more
             parts than a thread has vectors, which lanes add. second_us: of the launch that adds partial sums instead.
         cluster_us: of a cluster. exchange_us: of 2^14 sums of the CTAs of an SM. wave_us: of another wave of CTAs.
@@ -71,6 +71,7 @@ class MicroRates:
     chain_us: float
     link_us: float
     added_us: float
+    single_us: float
     partial_us: float
     sum_us: float
     many_us: float
@@ -149,8 +150,10 @@ def _tiles(w: F32Product, step: str, t: Tile, rates: MicroRates) -> float:
         busy = work.whole * of_tile * _multiplying(w, rates, t, t.CTAS) + longest * of_last
         beside = 0.0
         if work.divided and step == "step9_stream_k":
-            link = rates.link_us + rates.added_us * sums / 2**14 * (1 if w.n % 4 == 0 else 4)  # four instructions for a vector
+            link = rates.link_us + rates.added_us * sums / 2**14
             beside = rates.chain_us + link * cdiv(work.shares, work.left)
+            if w.n % 4:  # an instruction for each sum of a share that begins within a tile
+                beside += rates.single_us * (work.shares - math.gcd(work.shares, work.left)) * sums / 1e6
         elif work.divided:
             many = work.shares / work.left > t.TM * t.TN / 4
             added = rates.second_us if step == "step14_two_launches" else rates.partial_us + rates.many_us * many
