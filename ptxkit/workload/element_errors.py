@@ -93,7 +93,8 @@ def widen(values: npt.NDArray[Any], to: npt.NDArray[Any]) -> None:
         np.copyto(bits, values.view(np.uint16))
         np.left_shift(bits, 16, out=bits)
         if half is not to:
-            np.copyto(to, half)
+            with np.errstate(invalid="ignore"):  # of NaN that signal
+                np.copyto(to, half)
     elif values.itemsize == 1 and name in BASES:
         np.take(_numbers(values.dtype, to.dtype), values.view(np.uint8), out=to, mode="clip")
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -75,6 +77,15 @@ def test_special_values(actual, expected, right):
     assert verdict.verified is right
     assert verdict.mismatches == (not right)
     assert np.isfinite(verdict.max_abs_error) or not right
+
+
+def test_wrong_elements_are_counted_without_a_description():
+    expected = np.arange(10.0)
+    actual = expected.astype(np.float32)
+    actual[[3, 7]] += 1
+    full, short = (compare("y", actual, expected, Tolerance(), described=described) for described in (True, False))
+    assert full.worst and full.explanation
+    assert replace(full, worst="", explanation="") == short
 
 
 def test_the_first_wrong_element_is_described():

@@ -54,7 +54,7 @@ def judged(
         stated: the peer's own tolerance of all outputs, or of those that it names, instead of that of libraries.
     """
     strict = data.tolerance_rule()
-    exact = {name: compare(name, outputs[name], expected[name], strict) for name in expected}
+    exact = {name: compare(name, outputs[name], expected[name], strict, described=False) for name in expected}
     first = together(exact.values())
     if first.verified:
         return first
