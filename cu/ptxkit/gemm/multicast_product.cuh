@@ -110,23 +110,6 @@ __device__ __forceinline__ void clear_before(unsigned tile, unsigned rows, unsig
     fence_proxy_async_shared_cta();
 }
 
-// The matrix descriptor of an operand in two words: the upper one is a constant, and the lower one has the address / 16 in its low
-// bits, so that other places of the same tile are sums. PTX ISA, "Matrix Descriptor Format"; see wgmma.cuh.
-template <int MAJOR>
-struct OperandPlace {
-    static constexpr unsigned STEP = (MAJOR == K_MAJOR ? 32 : 16 * WGMMA_ROW_BYTES) >> 4;  // to the next 32 bytes along k
-    static constexpr unsigned BLOCK = WGMMA_BLOCK_BYTES >> 4;                               // to the next 64 rows
-    unsigned low;
-
-    static __device__ __forceinline__ OperandPlace of(unsigned tile) {
-        return {static_cast<unsigned>(operand_descriptor<MAJOR>(tile, 0))};
-    }
-    __device__ __forceinline__ unsigned long long descriptor(unsigned further) const {
-        constexpr unsigned long long upper = (1024ull >> 4) << 32 | 1ull << 62;
-        return upper | (low + further);
-    }
-};
-
 // A sum of the lane whose row of c^T is the neighbour of this lane's.
 __device__ __forceinline__ float neighbours(float sum) { return shfl_sync_bfly(all_lanes, sum, 4); }
 __device__ __forceinline__ int neighbours(int sum) {

@@ -376,21 +376,34 @@ __device__ __forceinline__ void stream_k_product(const TensorMap& a_map, const T
         // This lane releases stages to one of the CTAs that load for this one: those with its rows of a, then the others.
         const unsigned other = lane - sharing;
         const unsigned target = lane < sharing ? rank_b * sharing + lane : (other + (other >= rank_b)) * sharing + rank_a;
+        // What a step needs of its stage are sums with the stage's number, because with small tiles a step is short.
+        const bool releases = ctas > 1 ? lane < readers : lane == 0;
+        const unsigned empty_of_target = ctas > 1 && releases ? mapa_shared_cluster(empty, target) : empty;
         auto release = [&](unsigned released) {
-            if (left-- <= stages) return;
-            if (ctas == 1) {
-                if (lane == 0) mbarrier_arrive(empty + 8 * released);
-            } else if (lane < readers) {
-                mbarrier_arrive_shared_cluster(mapa_shared_cluster(empty + 8 * released, target));
-            }
+            if (left-- <= stages || !releases) return;
+            if (ctas == 1) mbarrier_arrive(empty_of_target + 8 * released);
+            else mbarrier_arrive_shared_cluster(empty_of_target + 8 * released);
         };
+        using OfA = OperandPlace<Of::A_MAJOR>;
+        using OfB = OperandPlace<Of::B_MAJOR>;
+        const OfA rows_of_a = OfA::of(base + consumer * ROWS * WGMMA_BLOCK_BYTES);
+        const OfB rows_of_b = OfB::of(base + a_bytes);
         Sum sums[ROWS][COLUMNS / 2];
         for (unsigned i = 0; part_at(i, part); i++) {
             unsigned previous = 0;
             for (unsigned step = part.begin; step < part.end; step++) {
-                const unsigned a = base + ring.stage * stage_bytes;
+                const unsigned at = ring.stage * (stage_bytes >> 4);
                 mbarrier_wait(full + 8 * ring.stage, ring.parity);
-                multiply_tile<T, Of>(sums, a + consumer * ROWS * WGMMA_BLOCK_BYTES, a + a_bytes, step > part.begin);
+                wgmma_fence();
+#pragma unroll
+                for (int q = 0; q < WGMMA_ROW_BYTES / 32; q++) {
+#pragma unroll
+                    for (int i = 0; i < ROWS; i++) {
+                        WgmmaOf<T>::template multiply<Of>(sums[i], rows_of_a.descriptor(at + q * OfA::STEP + i * OfA::BLOCK),
+                                                          rows_of_b.descriptor(at + q * OfB::STEP), q > 0 || step > part.begin);
+                    }
+                }
+                wgmma_commit_group();
                 wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > part.begin) release(previous);
                 previous = ring.stage;

@@ -78,6 +78,23 @@ __device__ __forceinline__ unsigned long long operand_descriptor(unsigned tile, 
     else return transposed_descriptor_128B(tile + step * 16 * WGMMA_ROW_BYTES, WGMMA_BLOCK_BYTES);
 }
 
+// The matrix descriptor of an operand in two words: the upper one is a constant, and the lower one has the address / 16 in its low
+// bits, so that other places of the same tile are sums. PTX ISA, "Matrix Descriptor Format"; see wgmma.cuh.
+template <int MAJOR>
+struct OperandPlace {
+    static constexpr unsigned STEP = (MAJOR == K_MAJOR ? 32 : 16 * WGMMA_ROW_BYTES) >> 4;  // to the next 32 bytes along k
+    static constexpr unsigned BLOCK = WGMMA_BLOCK_BYTES >> 4;                               // to the next 64 rows
+    unsigned low;
+
+    static __device__ __forceinline__ OperandPlace of(unsigned tile) {
+        return {static_cast<unsigned>(operand_descriptor<MAJOR>(tile, 0))};
+    }
+    __device__ __forceinline__ unsigned long long descriptor(unsigned further) const {
+        constexpr unsigned long long upper = (1024ull >> 4) << 32 | 1ull << 62;
+        return upper | (low + further);
+    }
+};
+
 // Multiplies one stage: the 64 ROWS x BN sums of a consumer, from tiles in shared memory whose rows have WGMMA_ROW_BYTES.
 // Asynchronous, one wgmma group.
 template <class T, class Of = Operands<>, class Sum, int ROWS, int SUMS>
