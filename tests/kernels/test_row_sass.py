@@ -61,6 +61,17 @@ def test_tiles_that_are_offered_do_not_spill(name, threads, vectors, dtype):
         assert_sass(image, spills=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "cols"),
+    [("rmsnorm", 11008), ("layernorm", 22016), ("softmax", 28672), ("rmsnorm", 14337), ("layernorm_quantize", 11009)],
+)
+def test_more_than_one_cta_is_resident_where_the_launch_has_fewer_threads_than_the_launch_bounds(name, cols):
+    (step,) = built(name, 4096, cols, dtype="bf16").steps
+    limits = Target.parse("sm_90a").limits
+    registers = sass(step.image)[step.image.entry(step.launch.entry)].resources.registers
+    assert 2 * step.launch.block[0] * -(-registers // 8) * 8 <= limits.registers
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_accesses_are_128_bits_wide(name):
     step = built(name, 16384, 4096).steps[0]

@@ -83,7 +83,7 @@ class LayernormQuantize(Workload):
     @variant(
         tile=row.TILE,
         constraint=row.usable(beside=36, early=2),
-        prefer=row.preferred(36, weights=2, cache=0, prefetched=False, long_columns=1 << 15),
+        prefer=row.preferred(36, weights=2, cache=0, prefetched=False, long_columns=1 << 15, latency=1.5),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; two barriers."""

@@ -36,7 +36,10 @@ CLUSTER_SHARE = {1: 1.0, 2: 0.95, 4: 0.82, 8: 0.7}  # CTAs of a row -> share of 
 SCHEDULED = 128  # registers are given out for multiples of this many threads: a warp for each of an SM's four partitions
 WARP_VECTORS = {True: 5, False: 4}  # whether two arrays are held -> maximum vectors of a thread, where a row has one warp
 ADDRESSES = 12  # registers for them, where the launch determines the number of threads (ADDRESSES of VectorizedTile)
-MANY_HELD = 32  # columns of a thread from which on the compiler takes all registers that the launch bounds leave
+MANY_HELD = {True: 24, False: 32}
+"""Whether all rows share arrays -> columns of a thread from which on the compiler takes all registers that launch bounds leave:
+it loads the shared arrays early. (Read from compiled kernels.)"""
+MOST_FREE = 40  # columns of a thread in clusters up to which it takes more than it needs without such arrays
 CTA_US = 0.0003  # between the starts of two CTAs of a grid
 COLUMN_US = 0.025  # of latency for each column of a thread
 EXCHANGE_US = 0.2  # of latency for the sums over the warps of a row (docs/benchmarking.md)
@@ -110,7 +113,15 @@ class Shape:
 
 
 def shapes(
-    w: Any, columns: int, inputs: int, beside: int, shifted: bool, packed: bool = False
+    w: Any,
+    columns: int,
+    inputs: int,
+    beside: int,
+    shifted: bool,
+    packed: bool = False,
+    *,
+    weights: int = 0,
+    latency: float = 1.0,
 ) -> Iterator[Shape]:
     """The shapes for a workload, best first.
 
@@ -121,6 +132,8 @@ def shapes(
         beside: registers of a thread that hold no columns.
         shifted: whether rows that begin between two vectors move in vectors.
         packed: whether two columns of 16 bits share a register.
+        weights: number of arrays that all rows share.
+        latency: how many times as long as in other kernels a row takes between its loads and its stores.
     """
     wide = width(w.dtype)
     unaligned = w.cols % wide != 0
@@ -134,9 +147,10 @@ def shapes(
         if cluster == 1 or cluster == first or columns > CTA_COLUMNS * cluster
         for vectors in VECTORS
         if wide * vectors * inputs <= HELD_COLUMNS[inputs == 2]
-        if (shape := _shape(w, columns, vectors, cluster, inputs, beside, packed))
+        if (shape := _shape(w, columns, vectors, cluster, inputs, beside, packed, weights))
     ]
-    enough = enough_bytes(w)
+    enough = latency * enough_bytes(w)
+    few_suffice = any(shape.vectors * inputs <= SINGLE_VECTORS and shape.useful_bytes >= enough / 2 for shape in found)
 
     def at_once(shape: Shape) -> bool:
         waves = shape.waves * (UNEVEN if shape.cluster > 1 else 1)
@@ -146,6 +160,7 @@ def shapes(
         many = single and shape.vectors * inputs > SINGLE_VECTORS
         if at_once(shape):
             return many, False, shape.cluster, shape.latency_us
+        many = many and few_suffice
         if short and inputs == 1:
             lanes = lanes_of(columns, wide * shape.vectors)
             return False, True, *short_order(columns, wide * shape.vectors, lanes, shifted)
@@ -202,7 +217,7 @@ def least_cluster(w: Any, columns: int) -> int:
 
 
 def _shape(
-    w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside: int, packed: bool
+    w: Any, columns: int, vectors: int, cluster: int, inputs: int, beside: int, packed: bool, weights: int
 ) -> Shape | None:
     """The shape with these numbers; None if it cannot hold a row or is not resident."""
     limits, wide = w.device.target.limits, width(w.dtype)
@@ -227,9 +242,13 @@ def _shape(
     if registers >= limits.registers_of(threads):  # ptxas would spill some
         return None
     resident = resident_ctas(w, block, registers)
-    if block < threads and held >= MANY_HELD and cluster == 1 and w.cols % wide == 0:  # launch bounds are those of `threads`
+    counted = wide == 8 or w.cols % wide == 0  # single columns of f32 are faster with many threads nevertheless
+    if block < threads and held >= MANY_HELD[weights > 0] and counted:  # launch bounds are those of `threads`
         promised = max(1, limits.registers // ((registers + ADDRESSES) * threads))
-        resident = min(resident, max(promised, resident_ctas(w, block, limits.registers // (threads * promised))))
+        taken = limits.registers // (threads * promised)
+        if cluster > 1 and not weights:
+            taken = registers if held > MOST_FREE or wide == 4 else cdiv(registers + ADDRESSES, 8) * 8
+        resident = min(resident, max(promised, resident_ctas(w, block, taken)))
     if not resident:
         return None
     ctas = cdiv(w.rows, rows) * cluster

@@ -299,6 +299,7 @@ def preferred(
     prefetched: bool = True,
     long_columns: int = LONG_COLUMNS,
     spills_at: int = 0,
+    latency: float = 1.0,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`: in the order of :func:`ptxkit.kernels.rows.row_tiles.shapes`.
 
@@ -313,6 +314,8 @@ def preferred(
         spills_at: columns of a thread with which the registers of CTAs of several short rows spill in 16 bits, as the launch
             bounds let as many CTAs be resident as the other registers have room for. CTAs of twice as many threads, of which
             fewer are resident, have more registers; they are taken where all rows are resident nevertheless.
+        latency: see :func:`ptxkit.kernels.rows.row_tiles.shapes`. If a row takes longer than others, two rows of 64 threads
+            each have CTAs of their own, where no warp waits for another row.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
@@ -322,13 +325,15 @@ def preferred(
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
         common: dict[str, Any] = {"CACHE": cache if large else 0, "SHIFTED": moves_shifted(w, weights, long_columns)}
         yield from narrow_tiles(w, w.device.sms)
-        order = list(shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"]))
+        waits = latency if wide == 4 else 1.0  # in 16 bits, the conversions of a row take longer than its loads
+        order = list(shapes(w, held_columns(w, common), 1, beside, common["SHIFTED"], weights=weights, latency=waits))
         if weights == 1 and wide == 8 and stays_in_l2(w) and order and order[0].waves > 1:
             for shape in order:
                 alone = shape.cluster == 1 and shape.of_row == shape.block and shape.vectors * wide <= 16
                 if alone and 1 < waves_with(w, shape, weights, beside) <= FEW_WAVES:
                     yield shape.tile | common | {"EVEN": False, "PREFETCH_WEIGHTS": True}
-        for shape in order:
+        for best in order:
+            shape = best.alone if latency > 1 and best.is_half and best.waves > 1 else best
             requested = is_requested(w, shape)
             if wide == 8 and shape.vectors * wide == spills_at and shape.of_row == WARP and shape.block == SHARED_CTA:
                 resident = resident_ctas(w, 2 * SHARED_CTA, spills_at + beside + SPILLED)
