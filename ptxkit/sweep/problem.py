@@ -4,7 +4,6 @@ processes."""
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections import Counter
@@ -127,12 +126,16 @@ def explore(problem: Problem) -> Space:
     variant, workload = problem.chosen, problem.workload
     if not variant.tile:
         raise UsageError(f"{problem.title} declares no tile parameters; there is nothing to sweep")
-    allowed = list(variant.tiles(workload, problem.fixed))
-    wanted = set(itertools.product(*problem.axes.values()))
-    allowed = [tile for tile in allowed if tuple(tile.values()) in wanted]
+    axes = [frozenset(values) for values in problem.axes.values()]
+    size = math.prod(map(len, axes))  # a space may have millions of combinations, which are not listed
+    allowed = [
+        tile
+        for tile in variant.tiles(workload, problem.fixed)
+        if all(value in axis for value, axis in zip(tile.values(), axes, strict=True))
+    ]
     refused: Counter[str] = Counter()
-    if len(wanted) > len(allowed):
-        refused["its constraint"] = len(wanted) - len(allowed)
+    if size > len(allowed):
+        refused["its constraint"] = size - len(allowed)
     kept = []
     for tile in allowed:
         reason = next(_objections(problem, tile), None)
@@ -144,7 +147,7 @@ def explore(problem: Problem) -> Space:
         # raises an error with the reason, unless only the restricted values exclude all tiles
         variant.select_tile(workload, problem.parsed_target, problem.fixed)
         raise UsageError(f"{problem.title} has no tile for {problem.target}: {next(iter(refused), 'no values')}")
-    return Space(tuple(kept), refused, len(wanted))
+    return Space(tuple(kept), refused, size)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import pytest
@@ -18,6 +19,16 @@ def test_every_tile_is_one_that_the_constraint_allows():
     assert space.tiles
     assert all(check(NORM.workload, tile) is True for tile in space.tiles)
     assert len(space.tiles) + sum(space.refused.values()) == space.size
+
+
+def test_the_combinations_of_a_large_space_are_not_listed(monkeypatch):
+    """Twenty million, as some products have, would take gigabytes."""
+    axes = {name: (*values, *range(10_000, 20_000)) for name, values in NORM.axes.items()}
+    tiles = explore(NORM).tiles
+    monkeypatch.setattr(Problem, "axes", axes)
+    space = explore(NORM)
+    assert space.tiles == tiles
+    assert space.size == math.prod(map(len, axes.values())) > 10**8
 
 
 def test_clusters_need_a_target_that_has_them():
