@@ -24,6 +24,7 @@ from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.choice import choose
 from ptxkit.workload.resolve import resolve
+from ptxkit.workload.tile_space import ObservedTile
 from ptxkit.workload.workload import Workload
 
 MATMUL = registry.get("micro_tiling_matmul")
@@ -478,3 +479,14 @@ def test_every_size_has_a_tile_that_divides_a_long_k(m):
     for n in range(1, 300):
         w = MATMUL.make([m, n, 20_000], {})
         assert any(fits(w, t) for t in PARTIAL), (m, n)
+
+
+@pytest.mark.parametrize("step", ["step9_stream_k", "step10_cluster_k"])
+def test_a_refusal_of_the_warps_depends_on_no_other_parameter(step):
+    """A sweep passes over all tiles that share what a refusal has read, here the values of COPY and of ten others."""
+    workload = MATMUL(m=128, n=128, k=128).on(reference_facts("sm_90a"))
+    chosen = MATMUL.variant(step)
+    first = {name: values[0] for name, values in chosen.tile.items()}
+    tile = ObservedTile(Tile(first | {"TM": 8, "TN": 16, "WM": 16, "WN": 16}))
+    assert "lanes" in chosen.constraint(workload, tile)
+    assert tile.read <= {"BM", "BN", "TM", "TN", "WM", "WN"}

@@ -56,8 +56,8 @@ def shared_bytes(w: F32Product, t: Tile) -> int:
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of the variant: that of the ring for rows of any length, a step for each part, and room for the sums."""
-    for said in (boxes_usable(w, t), copies_usable(w, t)):
-        if said is not True:
+    for allows in (boxes_usable, copies_usable):
+        if (said := allows(w, t)) is not True:
             return said
     if (steps := cdiv(w.k, t.BK)) < t.PARTS:
         return f"k={w.k} has {steps} steps of {t.BK}, fewer than PARTS={t.PARTS}"

@@ -252,8 +252,8 @@ def copies_usable(w: Any, t: Tile) -> bool | str:
 
 def stream_usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``stream_k``: that of ``ring`` for rows of any length, and the registers that are distributed."""
-    for said in (boxes_usable(w, t), copies_usable(w, t)):
-        if said is not True:
+    for allows in (boxes_usable, copies_usable):  # the second reads COPY, whose values a refusal by the first rules out
+        if (said := allows(w, t)) is not True:
             return said
     limits = w.device.target.limits
     if (stream_bytes(w, t) + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
