@@ -12,7 +12,7 @@ import pytest
 from ptxkit import Tile
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels.rows import backward_one_launch
+from ptxkit.kernels.rows import backward, backward_one_launch
 from ptxkit.kernels.rows.backward_one_launch import fitted
 from ptxkit.kernels.rows.layernorm import Layernorm, gelu_tanh
 from ptxkit.kernels.rows.layernorm_backward import LayernormBackward
@@ -20,7 +20,7 @@ from ptxkit.kernels.rows.rmsnorm import Rmsnorm
 from ptxkit.kernels.rows.rmsnorm_backward import RmsnormBackward
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
-from ptxkit.targets.gpus import reference_facts
+from ptxkit.targets.gpus import facts_of, find_gpu, reference_facts, target_of
 from ptxkit.workload import execute
 from ptxkit.workload.inputs import dtype_of
 
@@ -444,3 +444,12 @@ def test_gpus_with_fewer_sms_have_fewer_partial_sums(cols):
         if tile.get("BLOCK_STAGES"):
             most = max(tile.CTAS_PER_SM * sms, 8)
             assert most >= tile.PARTIALS
+
+
+@pytest.mark.parametrize("cols", [2049, 4095])
+def test_a_gpu_whose_shared_memory_holds_no_preferred_tile_has_the_tile_of_vectorized(cols):
+    gpu = find_gpu("Tesla T4")
+    workload = LayernormBackward(rows=30, cols=cols).on(facts_of(gpu))
+    chosen = workload.variant("vectorized").select_tile(workload, target_of(gpu))
+    second = backward.second_tile(workload)
+    assert {name: second[name] for name in backward.TILE} == {name: chosen[name] for name in backward.TILE}

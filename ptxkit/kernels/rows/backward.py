@@ -20,6 +20,7 @@ from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets import missing
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.tile_space import permitted
 from ptxkit.workload.tolerance import BASES
 
 BLOCK_COLUMNS = 8192  # maximum number of columns of rows that move as blocks of vectors: the registers of a CTA hold them
@@ -181,13 +182,16 @@ def preferred_rows(w: Any) -> Iterator[dict[str, Any]]:
     yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
 
 
-def second_tile(w: Any) -> Tile:
-    """The first tile that the variants with partial sums prefer and can have: blocks, or rows that TMA prefetches."""
+def second_tile(w: Any) -> Tile | None:
+    """The first tile that the variants with partial sums can have: blocks, or rows that TMA prefetches; None without one.
+
+    Where the shared memory of an SM holds no preferred tile, it is the first one that :data:`TILE_PIPELINED` permits.
+    """
     if move_as_blocks(w) and (blocks := block_tile(w)):
         return Tile(blocks)
     first = {name: values[0] for name, values in TILE_PIPELINED.items()}
-    tiles = (Tile(first | tile) for tile in preferred_pipelined(w))
-    return next(tile for tile in tiles if usable(w, tile) is True)
+    preferred_tiles = (first | tile for tile in preferred_pipelined(w))
+    return next(permitted(preferred_tiles, TILE_PIPELINED, lambda t: usable(w, t) is True), None)
 
 
 def preferred_blocks(w: Any) -> Iterator[dict[str, Any]]:

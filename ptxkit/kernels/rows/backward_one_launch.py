@@ -308,8 +308,10 @@ def kind(w: Any, t: Tile) -> str:
 
 
 def second_us(w: Any, c: Coefficients) -> float:
-    """The time of the variants with partial sums, which a second launch adds up."""
+    """The time of the variants with partial sums, which a second launch adds up; infinite if they have no tile."""
     t = backward.second_tile(w)
+    if t is None:
+        return math.inf
     of, doublings = kind(w, t), math.log2(t.CLUSTER)
     copy = 3 * w.rows * w.cols * row.itemsize(w.dtype) / c.copy_gbs / 1e3
     beside = 0.0
