@@ -41,6 +41,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda a, b: a not in b,
 }
 LARGEST = 2**63
+EXPECTED = "a T1 file is a JSON object with ConfigurationSpace.TuningParameters, a list of objects with Name and Values"
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,43 @@ def read(path: str | Path) -> T1Space:
     """
     try:
         value = json.loads(read_text(path))
-        space = value["ConfigurationSpace"]
-        parameters = space["TuningParameters"]
-        texts = {p["Name"]: p["Values"] for p in parameters}
-        conditions = tuple(c["Expression"] for c in space.get("Conditions", ()))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} is not a T1 tuning problem: {type(error).__name__}: {error}") from None
+    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, or too deep
+        raise UsageError(f"{path} is not JSON: {error}; {EXPECTED}") from None
+    space = _member(value, "ConfigurationSpace", dict, path)
+    parameters = _members(_member(space, "TuningParameters", list, path), ("Name", "Values"), path)
+    texts = dict(parameters)
+    conditions = tuple(
+        text for (text,) in _members(_member(space, "Conditions", list, path, []), ("Expression",), path)
+    )
     values = {name: literal(text, f"{path}: the values of {name}") for name, text in texts.items()}
     for text in conditions:
         sample = {name: options[0] for name, options in values.items()}
-        evaluate(text, sample)
+        try:
+            evaluate(text, sample)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
     return T1Space(values, conditions)
+
+
+def _member(value: Any, name: str, kind: type, path: str | Path, default: Any = None) -> Any:
+    """The object or the list that an object has under a name."""
+    found = value.get(name, default) if isinstance(value, dict) else None
+    if not isinstance(found, kind):
+        what = "an object" if kind is dict else "a list"
+        raise UsageError(f"{path} is not a T1 tuning problem: it has no {name} that is {what}; {EXPECTED}")
+    return found
+
+
+def _members(entries: list[Any], names: tuple[str, ...], path: str | Path) -> list[tuple[Any, ...]]:
+    """The values that each object of a list has under the names; the first is a string."""
+    for entry in entries:
+        if not isinstance(entry, dict) or not entry.keys() >= set(names) or not isinstance(entry[names[0]], str):
+            raise UsageError(
+                f"{path} is not a T1 tuning problem: {json.dumps(entry)[:80]} has no {' and '.join(names)}; {EXPECTED}"
+            )
+    return [tuple(entry[name] for name in names) for entry in entries]
 
 
 def literal(text: Any, what: str) -> tuple[Any, ...]:

@@ -76,6 +76,16 @@ def test_what_python_cannot_read_as_json_is_no_json(tmp_path, text):
         load(file)
 
 
+@pytest.mark.parametrize("text", ["[1, 2]", "null", "{}", '{"schema": null}'])
+def test_json_without_a_schema_is_not_called_one_of_another_schema(tmp_path, text):
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(
+        UsageError, match=r"other\.json holds a JSON .*; pass a file written by ptxkit bench run --json"
+    ):
+        load(file)
+
+
 @pytest.mark.parametrize("value", [0, -1.0, None, True, "1", float("inf"), float("nan")])
 def test_a_time_is_a_number_above_zero(value):
     with pytest.raises(UsageError, match=r"median_us must be a number above 0"):

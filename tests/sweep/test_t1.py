@@ -57,6 +57,36 @@ def test_values_must_be_literals(tmp_path, values):
         t1.read(write(tmp_path, {"A": values}))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "[]",
+        "3",
+        "{}",
+        '{"ConfigurationSpace": []}',
+        '{"ConfigurationSpace": {"TuningParameters": null}}',
+        '{"ConfigurationSpace": {"TuningParameters": [1]}}',
+        '{"ConfigurationSpace": {"TuningParameters": [{"Name": [], "Values": "[1]"}]}}',
+        '{"ConfigurationSpace": {"TuningParameters": [], "Conditions": [{"Expression": 1}]}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_file_of_another_kind_is_named_with_what_it_should_hold(tmp_path, text):
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(
+        UsageError, match=r"other\.json.*; a T1 file is a JSON object with ConfigurationSpace"
+    ) as raised:
+        t1.read(file)
+    assert "Error" not in str(raised.value)
+
+
+def test_a_condition_that_cannot_be_used_names_its_file(tmp_path):
+    with pytest.raises(UsageError, match=r"t1\.json: the condition 'C > 1' cannot be used"):
+        t1.read(write(tmp_path, {"A": "[1]"}, ["C > 1"]))
+
+
 @given(
     st.integers(-100, 100), st.integers(-100, 100), st.sampled_from(["+", "-", "*", "<", "<=", "==", "!=", ">", ">="])
 )

@@ -39,6 +39,9 @@ def load(path: str | Path) -> Results:
     except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, or too deep
         raise UsageError(f"{path} is not JSON: {error}; pass a file written by ptxkit bench run --json") from None
     schema = value.get("schema") if isinstance(value, dict) else None
+    if schema is None:
+        what = "JSON object without a schema" if isinstance(value, dict) else "JSON value that is no object"
+        raise UsageError(f"{path} holds a {what}; pass a file written by ptxkit bench run --json")
     if schema != SCHEMA and schema not in EARLIER:
         readable = ", ".join((SCHEMA, *EARLIER))
         raise UsageError(f"{path} has the schema {schema!r}; this version of ptxkit reads {readable}")
