@@ -85,6 +85,11 @@ class SmLimits:
         return min(self.registers // threads, self.registers_per_thread)
 
     @property
+    def thread_register_unit(self) -> int:
+        """Registers are given to a thread in units of this many."""
+        return self.register_unit // WARP
+
+    @property
     def warps(self) -> int:
         """Resident warps per SM."""
         return self.threads // WARP

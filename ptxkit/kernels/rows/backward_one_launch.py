@@ -26,7 +26,6 @@ COLUMNS = 32  # of a block, which warps of a CTA add up
 BESIDE = 48  # registers of a thread beside the two rows, and further ones for addresses:
 ANY_THREADS, SHIFTED = 12, 8  # where the launch determines the number of threads; of rows that begin between two vectors
 CONVERTED = 28  # registers that the compiler takes beside those in 16 bits, if the launch bounds leave them
-UNIT = 8  # of registers that the hardware gives out
 FEW_ROWS = 64  # up to which the CTAs of dx may start first
 VECTOR_ROWS = 16  # up to which a thread of the sums may have a vector of columns
 GROUP_ROWS = 8  # rows of such a thread: two times four in flight
@@ -131,7 +130,8 @@ def registers(w: Any, t: Tile) -> int:
     """
     needed = max(LEAST_REGISTERS, held(w, t) + addresses(w, t))
     wanted = needed + (CONVERTED if width(w.dtype) == 8 else 0)
-    return min(cdiv(wanted, UNIT) * UNIT, row.available_with(w, t, needed) // UNIT * UNIT)
+    unit = w.device.target.limits.thread_register_unit
+    return int(min(cdiv(wanted, unit) * unit, row.available_with(w, t, needed) // unit * unit))
 
 
 def wide(w: Any) -> int:

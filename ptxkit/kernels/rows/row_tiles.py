@@ -238,7 +238,8 @@ def _shape(
     held = wide * vectors * inputs
     if packed and wide == 8:
         held = held // 2 + ADDRESSES * (block < threads)
-    registers = cdiv(held + beside, 8) * 8
+    unit = limits.thread_register_unit
+    registers = cdiv(held + beside, unit) * unit
     if registers >= limits.registers_of(threads):  # ptxas would spill some
         return None
     resident = resident_ctas(w, block, registers)
@@ -247,7 +248,7 @@ def _shape(
         promised = max(1, limits.registers // ((registers + ADDRESSES) * threads))
         taken = limits.registers // (threads * promised)
         if cluster > 1 and not weights:
-            taken = registers if held > MOST_FREE or wide == 4 else cdiv(registers + ADDRESSES, 8) * 8
+            taken = registers if held > MOST_FREE or wide == 4 else cdiv(registers + ADDRESSES, unit) * unit
         resident = min(resident, max(promised, resident_ctas(w, block, taken)))
     if not resident:
         return None

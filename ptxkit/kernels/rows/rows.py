@@ -286,7 +286,8 @@ def narrow_tiles(w: Any, rows: int) -> Iterator[dict[str, Any]]:
 
 def waves_with(w: Any, shape: Shape, weights: int, beside: int) -> float:
     """CTAs over those that are resident at a time, if a thread holds the columns of the weights as well."""
-    held = cdiv(width(w.dtype) * shape.vectors * (1 + weights) + beside, 8) * 8
+    unit = w.device.target.limits.thread_register_unit
+    held = cdiv(width(w.dtype) * shape.vectors * (1 + weights) + beside, unit) * unit
     return shape.ctas / float(max(1, w.device.sms * resident_ctas(w, shape.block, held)))
 
 

@@ -33,7 +33,7 @@ extern "C" __global__ void digest(const unsigned long long* pieces, unsigned lon
 """
 CTAS = 1056
 CTA_BYTES = 2048  # bytes that a CTA reads in one iteration
-MOST = 32768  # pieces of a launch, whose grid has 65535 rows at most
+MOST = 32768  # pieces of a launch: fewer than the rows that a grid can have on any GPU (ptxkit/targets/sm.py)
 
 
 class Digests:
