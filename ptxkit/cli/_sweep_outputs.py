@@ -173,6 +173,8 @@ def _failure(writer: Callable[[], object]) -> PtxkitError | None:
 def _head(outcome: Outcome) -> str:
     space = outcome.space
     refused = f", {space.size - len(space.tiles)} refused by constraints" if space.size > len(space.tiles) else ""
+    if not space.complete:
+        refused = f" that were taken from {space.size} combinations"
     return (
         f"{outcome.problem.title}  on {outcome.device} ({outcome.problem.target})\n"
         f"{len(outcome.entries)} of {len(space.tiles)} configurations{refused}; {outcome.seconds:.1f} s, "

@@ -46,6 +46,8 @@ DEFAULT = "micro_tiling_matmul"
 EXHAUSTIVE_UP_TO = 256  # configurations; larger spaces are searched
 GUIDED_SHARE = 0.15  # share of a larger space that a search evaluates
 GUIDED_LEAST = 48  # configurations that a search evaluates at least
+LISTED_UP_TO = 2048  # configurations, above which --evaluations takes the first ones or a sample instead of a list of all
+GUIDED_SAMPLE = 1024  # configurations of a sample at least, among which the guided search selects
 
 
 @click.group(cls=Commands)
@@ -112,7 +114,7 @@ HEADINGS = {
     default=0,
     show_default=True,
     metavar="N",
-    help="Generate the inputs and the order of the search from this seed.",
+    help="Generate the inputs, the sample of a large space and the order of the search from this seed.",
 )
 @click.option(
     "--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known."
@@ -163,7 +165,7 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     from ptxkit.cli._text import to_stderr
     from ptxkit.sweep import report
     from ptxkit.sweep.journal import Journal, default_path
-    from ptxkit.sweep.problem import explore
+    from ptxkit.sweep.problem import with_known
     from ptxkit.sweep.run import Sweep
     from ptxkit.workload.ahead import is_slow, processes
     from ptxkit.workload.memory import check_memory
@@ -172,10 +174,7 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     with stdout_set_aside():
         problem = _problem(kernel, numbers, given, device)
         check_memory(problem.workload, device)
-        space = explore(problem)
-        if given["t1_file"]:
-            space = _conditioned(space, given["t1_file"])
-        search, evaluations = _search(given, problem, space, device.multiprocessors)
+        space = _space(given, problem)
     if given["journal_file"] == "":
         raise UsageError("--journal takes the name of a file")
     path = Path(given["journal_file"]) if given["journal_file"] else default_path(problem, device.name)
@@ -189,6 +188,8 @@ def _tiles(kernel: str, numbers: tuple[str, ...], given: dict[str, Any], cluster
     if journal.unread:
         lines = "1 line is no entry and is" if journal.unread == 1 else f"{journal.unread} lines are no entries and are"
         to_stderr(f"{path}: {lines} ignored", fg="yellow")
+    space = with_known(problem, space, (entry.key for entry in journal.entries))
+    search, evaluations = _search(given, problem, space, device.multiprocessors)
     shown = 0 if outputs.json_file == "-" else outputs.top
     timed = device.times
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"], shown=shown)
@@ -329,6 +330,23 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
                 )
     options = workload.options
     return Problem(name, variant.name, workload.sizes, options, target.name, fixed, space, device.facts_for(target))
+
+
+def _space(given: Any, problem: Problem) -> Space:
+    """The tiles to search: all, or with ``--evaluations`` of a large space the first ones or a random sample."""
+    from ptxkit.sweep import t1
+    from ptxkit.sweep.problem import drawn, explore
+
+    evaluations, how = given["evaluations"], given["how"]
+    if given["t1_file"] and t1.read(given["t1_file"]).conditions:
+        return _conditioned(explore(problem), given["t1_file"])
+    if evaluations is None:
+        return explore(problem)
+    count = max(GUIDED_SAMPLE, round(evaluations / GUIDED_SHARE)) if how in ("auto", "guided") else evaluations
+    space = explore(problem, max(LISTED_UP_TO, count))
+    if space.complete or how == "exhaustive":
+        return space
+    return drawn(problem, count, given["seed"], preferred=how != "random") or explore(problem)
 
 
 def _conditioned(space: Space, file: str) -> Space:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
+
+COMBINATIONS = 200  # random combinations of values for each tile of a sample, above which all tiles are listed instead
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,11 @@ class Problem:
         return axes
 
     @property
+    def combinations(self) -> int:
+        """Number of combinations of the values explored, with those that cannot be built."""
+        return math.prod(len(set(values)) for values in self.axes.values())
+
+    @property
     def key(self) -> str:
         """Short hash of everything that identifies a sweep; two sweeps with the same key are the same sweep."""
         said = json.dumps(
@@ -110,15 +118,20 @@ class Space:
         tiles: those the constraints allow, preferred ones first.
         refused: reason -> number of tiles; sizes in a reason are those of the first such tile.
         size: of the whole product.
+        complete: whether ``tiles`` are all that can be built; else they are some, and ``refused`` is empty.
     """
 
     tiles: tuple[Tile, ...]
     refused: Mapping[str, int]
     size: int
+    complete: bool = True
 
 
-def explore(problem: Problem) -> Space:
+def explore(problem: Problem, most: int | None = None) -> Space:
     """Apply every rule that needs no compiler: the variant's constraint, its target, and the limits of a CTA.
+
+    Args:
+        most: maximum number of tiles; those after them are not listed. None for all.
 
     Raises:
         UsageError: the variant has no tile parameters, or nothing is left.
@@ -126,28 +139,73 @@ def explore(problem: Problem) -> Space:
     variant, workload = problem.chosen, problem.workload
     if not variant.tile:
         raise UsageError(f"{problem.title} declares no tile parameters; there is nothing to sweep")
-    axes = [frozenset(values) for values in problem.axes.values()]
-    size = math.prod(map(len, axes))  # a space may have millions of combinations, which are not listed
-    allowed = [
-        tile
-        for tile in variant.tiles(workload, problem.fixed)
-        if all(value in axis for value, axis in zip(tile.values(), axes, strict=True))
-    ]
+    size, allowed = problem.combinations, 0  # there may be millions of combinations, which are not listed
     refused: Counter[str] = Counter()
-    if size > len(allowed):
-        refused["its constraint"] = size - len(allowed)
-    kept = []
-    for tile in allowed:
+    kept: list[Tile] = []
+    for tile in _allowed(problem):
+        allowed += 1
         reason = next(_objections(problem, tile), None)
-        if reason is None:
-            kept.append(tile)
-        else:
+        if reason is not None:
             refused[reason] += 1
+        elif len(kept) == most:
+            return Space(tuple(kept), {}, size, complete=False)
+        else:
+            kept.append(tile)
+    if size > allowed:
+        refused = Counter({"its constraint": size - allowed}) + refused
     if not kept:
         # raises an error with the reason, unless only the restricted values exclude all tiles
         variant.select_tile(workload, problem.parsed_target, problem.fixed)
         raise UsageError(f"{problem.title} has no tile for {problem.target}: {next(iter(refused), 'no values')}")
     return Space(tuple(kept), refused, size)
+
+
+def drawn(problem: Problem, count: int, seed: int, *, preferred: bool) -> Space | None:
+    """The first ``count`` different tiles among random combinations of values, without a list of all of them.
+
+    A larger sample with the same seed begins with the smaller one.
+
+    Args:
+        preferred: whether the sample begins with the first tile of :func:`explore`.
+
+    Returns:
+        None if too few combinations can be built, so that a list of all takes less time.
+    """
+    variant, workload, axes = problem.chosen, problem.workload, problem.axes
+    generator = random.Random(seed)
+    kept = dict.fromkeys(explore(problem, 1).tiles if preferred else ())
+    for _ in range(COMBINATIONS * count):
+        tile = Tile({name: generator.choice(values) for name, values in axes.items()})
+        if tile not in kept and variant.permits(workload, tile) and next(_objections(problem, tile), None) is None:
+            kept[tile] = None
+        if len(kept) >= count:
+            return Space(tuple(kept), {}, problem.combinations, complete=False)
+    return None
+
+
+def with_known(problem: Problem, space: Space, known: Iterable[Tile]) -> Space:
+    """An incomplete space with the tiles of an earlier sweep that can still be built, after its own."""
+    if space.complete:
+        return space
+    axes, own = problem.axes, set(space.tiles)
+    added = [
+        tile
+        for tile in dict.fromkeys(known)
+        if tile not in own
+        and tile.keys() == axes.keys()
+        and all(tile[name] in values for name, values in axes.items())
+        and problem.chosen.permits(problem.workload, tile)
+        and next(_objections(problem, tile), None) is None
+    ]
+    return replace(space, tiles=(*space.tiles, *added))
+
+
+def _allowed(problem: Problem) -> Iterator[Tile]:
+    """The tiles that the variant's constraint allows, with the values that are explored."""
+    axes = [frozenset(values) for values in problem.axes.values()]
+    for tile in problem.chosen.tiles(problem.workload, problem.fixed):
+        if all(value in axis for value, axis in zip(tile.values(), axes, strict=True)):
+            yield tile
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
             "size": outcome.space.size,
             "tiles": len(outcome.space.tiles),
             "refused": dict(outcome.space.refused),
+            "complete": outcome.space.complete,
         },
         "partial": outcome.partial,
         "seconds": outcome.seconds,

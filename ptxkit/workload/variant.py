@@ -108,7 +108,7 @@ class Variant:
         space = {name: (held[name],) if name in held else values for name, values in self.tile.items()}
         # a preference decides nothing where all values are fixed, and may take longer to compute than the rest
         preferred = () if len(held) == len(self.tile) else (values | held for values in self._preferred(workload))
-        yield from permitted(preferred, space, partial(self._permits, workload))
+        yield from permitted(preferred, space, partial(self.permits, workload))
 
     def select_tile(self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:
         """The tile of :meth:`select`."""
@@ -199,7 +199,8 @@ class Variant:
     def _default(self) -> dict[str, Any]:
         return {name: values[0] for name, values in self.tile.items()}
 
-    def _permits(self, workload: Described, tile: Tile) -> bool:
+    def permits(self, workload: Described, tile: Tile) -> bool:
+        """Whether the constraint allows a tile."""
         return _is_permission(self._verdict(workload, tile))
 
     def _objection(self, workload: Described, tile: Tile) -> str | None:

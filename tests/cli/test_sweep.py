@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ from ptxkit_processes import Command, run
 
 from ptxkit import cli
 from ptxkit.errors import FaultError
+from ptxkit.sweep.problem import Problem
 
 
 def exit_of(*args):
@@ -286,3 +288,19 @@ def test_an_interrupt_loses_nothing(tmp_path):
         while time.monotonic() < until:
             os.killpg(started.pid, 0)
             time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("how", "evaluations", "count"),
+    [("random", 3, 3), ("guided", 1, 8), ("guided", 3, 20), ("exhaustive", 3, 30)],
+)
+def test_a_large_space_is_not_listed_for_a_few_evaluations(monkeypatch, how, evaluations, count):
+    """A space of 138 tiles stands for one of hundreds of thousands."""
+    sweep = importlib.import_module("ptxkit.cli.sweep")
+    monkeypatch.setattr(sweep, "LISTED_UP_TO", 30)
+    monkeypatch.setattr(sweep, "GUIDED_SAMPLE", 8)
+    fixed = {"CACHE": 1, "WIDTH": 0, "SHIFTED": False, "EVEN": False, "NO_EARLY_LAUNCH": False}
+    sizes, options = {"rows": 64, "cols": 1024}, {"eps": 1e-12}
+    problem = Problem("fused_l2norm", "vectorized", sizes, options, "sm_90a", fixed)
+    space = sweep._space({"how": how, "evaluations": evaluations, "t1_file": None, "seed": 0}, problem)
+    assert len(space.tiles) == count and not space.complete
