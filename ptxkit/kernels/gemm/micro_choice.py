@@ -61,9 +61,9 @@ MIDDLE = _tile("64x96x16", "4x12x32x48", 4, 2)
 TALL_96 = _tile("128x96x16", "4x12x32x48", 4, 1)
 LOW_96 = _tile("96x128x16", "4x8x32x32", 5, 1)
 # For rows that TMA cannot read, where c is one wave of tiles.
-TWELVE = _tile("64x96x32", "4x4x16x32", 4, 1)  # warps
+TWELVE = _tile("64x96x32", "4x4x16x32", 4, 1)  # with twelve warps
 SLIM = _tile("128x32x32", "4x8x32x32", 4, 2)
-LARGE_32 = _tile("128x256x32", "8x16x64x64", 4, 1)  # and one row of them
+LARGE_32 = _tile("128x256x32", "8x16x64x64", 4, 1)  # where c also has one row of tiles
 NARROW_SMALL = _tile("128x16x32", "4x4x32x16", 5, 2)
 NARROWEST = _tile("256x16x16", "8x4x64x16", 6, 2)
 

@@ -23,8 +23,8 @@ from ptxkit.kernels.rows import rows as row
 from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
 COLUMNS = 32  # of a block, which warps of a CTA add up
-BESIDE = 48  # registers of a thread beside the two rows, and further ones for addresses:
-ANY_THREADS, SHIFTED = 12, 8  # where the launch determines the number of threads; of rows that begin between two vectors
+BESIDE = 48  # registers of a thread beside the two rows
+SHIFTED = 8  # further ones for addresses of rows that begin between two vectors
 CONVERTED = 28  # registers that the compiler takes beside those in 16 bits, if the launch bounds leave them
 FEW_ROWS = 64  # up to which the CTAs of dx may start first
 VECTOR_ROWS = 16  # up to which a thread of the sums may have a vector of columns
@@ -120,7 +120,7 @@ def held(w: Any, t: Tile) -> int:
 
 def addresses(w: Any, t: Tile) -> int:
     """``ADDRESSES`` of VectorizedTile."""
-    return ANY_THREADS * (row.launched_lanes(w, t)[0] == 0) + SHIFTED * int(t.SHIFTED)
+    return row_tiles.ADDRESSES * (row.launched_lanes(w, t)[0] == 0) + SHIFTED * int(t.SHIFTED)
 
 
 def registers(w: Any, t: Tile) -> int:
@@ -150,7 +150,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     available = row.registers(w, t.THREADS)
     if t.SHIFTED and row.is_aligned(w):
         return f"{w.cols} columns are whole vectors, so SHIFTED has no effect"
-    if held(w, t) + (ANY_THREADS + SHIFTED) * t.SHIFTED > available:
+    if held(w, t) + (row_tiles.ADDRESSES + SHIFTED) * t.SHIFTED > available:
         return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
     if not row.in_registers(w, t):
         return f"{w.cols} columns do not fit in the registers of {t.CLUSTER} CTAs of {t.THREADS} threads"
