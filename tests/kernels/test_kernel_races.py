@@ -112,7 +112,7 @@ SPLIT = [
     ("micro_tiling_matmul", "step8_ring", (), None, ()),
     ("warp_specialized", "mbarriers", (270336,), RING, ()),
     # a lane stores what its warp has written; the others: boxes that are used for the first time
-    ("matmul_wgmma", "step8_tma_store", (), None, (0, 2)),
+    ("matmul_wgmma", "step8_tma_store", (), None, (0,)),
 ]
 
 
