@@ -37,9 +37,9 @@ SCHEDULED = 128  # registers are given out for multiples of this many threads: a
 WARP_VECTORS = {True: 5, False: 4}  # whether two arrays are held -> maximum vectors of a thread, where a row has one warp
 ADDRESSES = 12  # registers for them, where the launch determines the number of threads (ADDRESSES of VectorizedTile)
 MANY_HELD = {True: 24, False: 32}
-"""Whether all rows share arrays -> columns of a thread from which on the compiler takes all registers that launch bounds leave:
-it loads the shared arrays early. (Read from compiled kernels.)"""
-MOST_FREE = 40  # columns of a thread in clusters up to which it takes more than it needs without such arrays
+"""Whether all rows share arrays, which the compiler loads early -> columns of a thread from which on it takes more registers
+than the row needs, because the launch bounds leave them. (Read from compiled kernels.)"""
+MOST_HELD = 40  # the maximum of such columns in kernels for clusters without shared arrays, which take ADDRESSES more
 CTA_US = 0.0003  # between the starts of two CTAs of a grid
 COLUMN_US = 0.025  # of latency for each column of a thread
 EXCHANGE_US = 0.2  # of latency for the sums over the warps of a row (docs/benchmarking.md)
@@ -246,9 +246,12 @@ def _shape(
     counted = wide == 8 or w.cols % wide == 0  # single columns of f32 are faster with many threads nevertheless
     if block < threads and held >= MANY_HELD[weights > 0] and counted:  # launch bounds are those of `threads`
         promised = max(1, limits.registers // ((registers + ADDRESSES) * threads))
-        taken = limits.registers // (threads * promised)
-        if cluster > 1 and not weights:
-            taken = registers if held > MOST_FREE or wide == 4 else cdiv(registers + ADDRESSES, unit) * unit
+        if weights or cluster == 1:
+            taken = limits.registers // (threads * promised)
+        elif wide == 8 and held <= MOST_HELD:
+            taken = cdiv(registers + ADDRESSES, unit) * unit
+        else:
+            taken = registers
         resident = min(resident, max(promised, resident_ctas(w, block, taken)))
     if not resident:
         return None

@@ -333,8 +333,8 @@ def preferred(
                 alone = shape.cluster == 1 and shape.of_row == shape.block and shape.vectors * wide <= 16
                 if alone and 1 < waves_with(w, shape, weights, beside) <= FEW_WAVES:
                     yield shape.tile | common | {"EVEN": False, "PREFETCH_WEIGHTS": True}
-        for best in order:
-            shape = best.alone if latency > 1 and best.is_half and best.waves > 1 else best
+        for found in order:
+            shape = found.alone if latency > 1 and found.is_half and found.waves > 1 else found
             requested = is_requested(w, shape)
             if wide == 8 and shape.vectors * wide == spills_at and shape.of_row == WARP and shape.block == SHARED_CTA:
                 resident = resident_ctas(w, 2 * SHARED_CTA, spills_at + beside + SPILLED)
